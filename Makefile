@@ -1,0 +1,50 @@
+# make reproduce   the whole workflow on this machine's CPU, from nothing to tables, figures and a page
+# make test        the test suite          make lint   formatters, linters, type checker
+# make env         only the environment    make clean  delete the environment and caches (results stay)
+# Every target does its own set-up and repeats nothing that is already done.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PYTHONNOUSERSITE := 1
+
+.PHONY: env dev reproduce test lint format clean
+env: $(VENV)/.runtime
+dev: $(VENV)/.dev
+
+$(VENV)/.runtime: envs/cpu.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("mpadam needs Python 3.11 or newer, not " + sys.version.split()[0] + ": make PYTHON=/path/to/python3.11 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -r envs/cpu.txt
+	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime envs/dev.txt envs/oracles.txt
+	$(BIN)/python -m pip install --quiet -r envs/dev.txt
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/oracles -r envs/oracles.txt
+	@touch $@
+
+reproduce: env
+	$(BIN)/mpadam reproduce
+
+test: dev
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+lint: dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/mypy
+
+format: dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/snakefmt Snakefile workflow
+
+clean:
+	rm -rf $(VENV) .snakemake .pytest_cache .mypy_cache .ruff_cache .hypothesis build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
