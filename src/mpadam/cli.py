@@ -1,0 +1,52 @@
+"""The command line: `mpadam COMMAND ...`. Thin: each command is a module of `mpadam.commands`.
+
+Exit codes: 0 done (a diverged run is a result) · 2 bad input · 3 refused (lock, hash) · 75 stopped in time, continue
+later. Anything else is a fault of the program or of the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import pkgutil
+import sys
+
+from mpadam import __version__, commands
+
+EXIT_BAD_INPUT = 2
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    args = build_parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except (ValueError, OSError) as error:
+        print(f"mpadam {args.command}: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mpadam",
+        description="Reproduces the study of M+Adam: low-precision training via additive-multiplicative optimization.",
+    )
+    parser.add_argument("--version", action="version", version=f"mpadam {__version__}")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for module_info in pkgutil.iter_modules(commands.__path__):
+        module = importlib.import_module(f"{commands.__name__}.{module_info.name}")
+        name = module_info.name.replace("_", "-")
+        subparser = subparsers.add_parser(
+            name,
+            help=module.HELP,
+            description=module.HELP,
+            epilog=f"example:\n  {module.EXAMPLE}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(subparser)
+        subparser.set_defaults(run=module.run)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,272 @@
+"""The study as typed data: what `config.yaml` and its overlays may say.
+
+Unknown keys are refused, numbers are numbers (`8e-5` too, which YAML 1.1 reads as a string), and every name that one
+part of the file uses must be defined in another. The JSON schema in `workflow/schemas/` is generated from here.
+This module imports neither torch nor transformers: Snakemake loads it each time it parses the workflow.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from mpadam.optim.names import OptimizerName, check_hyperparameters, parse_optimizer_name
+
+
+class Section(BaseModel):
+    """A part of the configuration: immutable, unknown keys refused, no infinite numbers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def _path_name(name: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]*(@[a-z][a-z0-9_-]*)?", name):
+        raise ValueError("names become folders: use lower-case letters, digits and '-', starting with a letter or digit")
+    return name
+
+
+Name = Annotated[str, AfterValidator(_path_name)]
+PositiveInt = Annotated[int, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class DataConfig(Section):
+    """Text, and how sequences are cut from it (paper.md section 4)."""
+
+    source: Literal["builtin", "c4_folder"]
+    path: str | None = Field(None, description="folder that holds en/c4-train.*.json.gz (c4_folder)")
+    sequences: Literal["pack", "truncate_pad"] = Field(
+        "truncate_pad", description="truncate_pad: a document a sequence, cut or padded; pack: documents end to end"
+    )
+    sequence_length: Annotated[int, Field(ge=2)] = 256
+    validation_tokens: PositiveInt = Field(10_000_000, description="tokens in the fixed validation set, at most")
+    epochs: PositiveInt = Field(1, description="how often the largest budget may pass over the training text")
+
+    @model_validator(mode="after")
+    def _path_where_needed(self) -> DataConfig:
+        if (self.source == "c4_folder") != (self.path is not None):
+            raise ValueError("source 'c4_folder' needs a path, e.g.  path: /data/c4  (and 'builtin' takes none)")
+        return self
+
+
+class TokenizerConfig(Section):
+    """`bpe`: byte-level BPE trained on the study's training text. `folder`: a saved tokenizer."""
+
+    source: Literal["bpe", "folder"]
+    vocab_size: Annotated[int, Field(ge=258)] | None = Field(None, description="size of the trained vocabulary (bpe)")
+    path: str | None = Field(None, description="folder with tokenizer.json (folder)")
+
+    @model_validator(mode="after")
+    def _one_of(self) -> TokenizerConfig:
+        if self.source == "bpe" and (self.vocab_size is None or self.path is not None):
+            raise ValueError("source 'bpe' needs vocab_size and no path, e.g.  vocab_size: 1024")
+        if self.source == "folder" and (self.path is None or self.vocab_size is not None):
+            raise ValueError("source 'folder' needs path and no vocab_size, e.g.  path: /data/tokenizers/llama")
+        return self
+
+
+class ModelConfig(Section):
+    """A LLaMA (paper.md section 4). Give `steps_1x` or `tokens_per_parameter`: what budget 1 means."""
+
+    hidden_size: PositiveInt
+    intermediate_size: PositiveInt
+    layers: PositiveInt
+    heads: PositiveInt
+    steps_1x: PositiveInt | None = None
+    tokens_per_parameter: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="positions a parameter at budget 1 (20 is Chinchilla's rule)"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ModelConfig:
+        if self.hidden_size % (2 * self.heads):
+            raise ValueError(f"hidden_size {self.hidden_size} must be an even multiple of heads {self.heads}")
+        if (self.steps_1x is None) == (self.tokens_per_parameter is None):
+            raise ValueError("give exactly one of steps_1x and tokens_per_parameter, e.g.  steps_1x: 10000")
+        return self
+
+    def parameters(self, vocab_size: int) -> int:
+        """Number of parameters: untied embedding and head, no biases."""
+        h, f = self.hidden_size, self.intermediate_size
+        return 2 * vocab_size * h + self.layers * (4 * h * h + 3 * h * f + 2 * h) + h
+
+    def steps(self, budget: int, *, vocab_size: int, positions_per_step: int) -> int:
+        """Updates at `budget`, a step being `positions_per_step` sequence positions."""
+        if self.steps_1x is not None:
+            return budget * self.steps_1x
+        assert self.tokens_per_parameter is not None
+        return math.ceil(budget * self.tokens_per_parameter * self.parameters(vocab_size) / positions_per_step)
+
+
+class RegimeConfig(Section):
+    """Precision: how weights are stored between steps (masters) and what multiplies them (compute)."""
+
+    masters: Literal["fp32", "bf16"]
+    compute: Literal["bf16"]
+
+
+class OptimizerConfig(Section):
+    """A named entry: which optimizer, its fixed values, and the values its search tries."""
+
+    optimizer: str | None = Field(None, description="composed name, e.g. m-plus-adam-relative-sr; default: the entry's")
+    values: dict[str, float | None] = Field(default_factory=dict, description="fixed hyper-parameters")
+    search: dict[str, list[float]] = Field(
+        default_factory=dict, description="hyper-parameter: values to try, in place of the fixed one (mode: search)"
+    )
+
+    @model_validator(mode="after")
+    def _search(self) -> OptimizerConfig:
+        for key, candidates in self.search.items():
+            if not candidates or len(set(candidates)) < len(candidates):
+                raise ValueError(f"search.{key}: list each value once, at least one, e.g.  {key}: [1e-3, 3e-3]")
+        return self
+
+
+class ScheduleConfig(Section):
+    """Rate over time of one branch: warm-up, then decay to `min_ratio` of the peak (paper.md section 2)."""
+
+    kind: Literal["linear", "cosine", "logcosine", "constant"]
+    warmup: Fraction = Field(0.2, description="share of the steps")
+    min_ratio: Fraction = 0.0
+    alpha: Annotated[float, Field(gt=0)] = Field(3.0, description="shape of logcosine")
+
+
+class TrainingConfig(Section):
+    """One run of the study, but for what the grid varies."""
+
+    global_batch_size: PositiveInt = Field(512, description="sequences an update")
+    micro_batch_size: PositiveInt = Field(256, description="sequences a forward pass on one device")
+    clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    schedule: ScheduleConfig = ScheduleConfig(kind="linear")
+    schedule_mult: ScheduleConfig | None = Field(
+        ScheduleConfig(kind="logcosine"), description="of the multiplicative rate; null: follow `schedule`"
+    )
+    gradient_dtype: Literal["bf16", "fp32"] = "bf16"
+    state_dtype: Literal["bf16", "fp32"] = Field("bf16", description="of moments, where the masters are not fp32")
+    device: Literal["cpu", "cuda"] = "cuda"
+    threads: PositiveInt = Field(8, description="CPU threads of a run: they change the order of sums")
+    compile: Literal["auto", True, False] = Field("auto", description="torch.compile of the optimizer step")
+    attention: Literal["sdpa", "eager"] = "sdpa"
+    log_every: PositiveInt = 10
+    checkpoint_every: PositiveInt = 1000
+
+    @model_validator(mode="after")
+    def _whole_micro_batches(self) -> TrainingConfig:
+        if self.global_batch_size % self.micro_batch_size:
+            raise ValueError(
+                f"global_batch_size {self.global_batch_size} is not a multiple of micro_batch_size {self.micro_batch_size}"
+            )
+        return self
+
+
+class EvaluationConfig(Section):
+    every: PositiveInt | None = Field(None, description="steps between validations; null: only at the end")
+    batch_size: PositiveInt = Field(256, description="sequences a forward pass")
+
+
+class TuningConfig(Section):
+    """How the rates of each (model, regime, optimizer) are chosen: the same number of trials for every optimizer."""
+
+    mode: Literal["search", "fixed"]
+    trials: PositiveInt = Field(1, description="trials of every optimizer")
+    budget: PositiveInt = 1
+    steps_fraction: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="length of a trial, share of a run")
+    seed: Annotated[int, Field(ge=0)] = Field(1000, description="of all trials; not one of the study's seeds")
+    transfer: dict[str, str] = Field(default_factory=dict, description="model: model whose selected values it takes")
+    trials_per_job: PositiveInt | Literal["all"] = 1
+
+
+class ContainerConfig(Section):
+    image: str | None = Field(None, description="Apptainer image all jobs run in; null: this environment")
+
+
+class WandbConfig(Section):
+    mode: Literal["disabled", "offline", "online"] = "disabled"
+    project: str = "mpadam"
+    entity: str | None = None
+
+
+class GridConfig(Section):
+    """A block of the study: the product of its lists. A list left out means all that the study declares."""
+
+    name: Name
+    models: list[str] | None = None
+    budgets: list[int] | None = None
+    regimes: list[str] | None = None
+    optimizers: list[str] | None = None
+    seeds: list[int] | None = None
+
+
+class StudyConfig(Section):
+    """The whole study."""
+
+    study: Name
+    data: DataConfig
+    tokenizer: TokenizerConfig
+    models: dict[Name, ModelConfig]
+    budgets: list[PositiveInt]
+    regimes: dict[Name, RegimeConfig]
+    optimizers: dict[Name, OptimizerConfig]
+    seeds: list[Annotated[int, Field(ge=0)]]
+    training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    tuning: TuningConfig
+    container: ContainerConfig = ContainerConfig()
+    wandb: WandbConfig = WandbConfig()
+    grids: Annotated[list[GridConfig], Field(min_length=1)]
+
+    def optimizer_name(self, entry: str) -> OptimizerName:
+        """The composed optimizer of an entry: its `optimizer`, or the entry's own name before any '@'."""
+        return parse_optimizer_name(self.optimizers[entry].optimizer or entry.partition("@")[0])
+
+    @model_validator(mode="after")
+    def _cross_references(self) -> StudyConfig:
+        for grid in self.grids:
+            for axis in ("models", "budgets", "regimes", "optimizers", "seeds"):
+                declared = list(getattr(self, axis))
+                for value in getattr(grid, axis) or []:
+                    if value not in declared:
+                        raise ValueError(
+                            f"grids: {grid.name}: {axis}: {value!r} is not declared; {axis} has "
+                            f"{', '.join(map(str, declared))}"
+                        )
+        for model, source in self.tuning.transfer.items():
+            for name in (model, source):
+                if name not in self.models:
+                    raise ValueError(f"tuning.transfer: {name!r} is no model; models has {', '.join(self.models)}")
+            if source in self.tuning.transfer:
+                raise ValueError(f"tuning.transfer: {model} takes {source}'s values, which itself takes another's")
+        if self.tuning.seed in self.seeds:
+            raise ValueError(
+                f"tuning.seed {self.tuning.seed} is also in seeds: selection and report must not share a seed; "
+                f"write e.g.  seed: {max(self.seeds) + 1000}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _optimizer_entries(self) -> StudyConfig:
+        for entry, optimizer in self.optimizers.items():
+            try:
+                name = self.optimizer_name(entry)
+                check_hyperparameters(name, {**optimizer.values, **{k: v[0] for k, v in optimizer.search.items()}})
+                for key, candidates in optimizer.search.items():
+                    for value in candidates:
+                        check_hyperparameters(name, {key: value})
+            except ValueError as error:
+                raise ValueError(f"optimizers.{entry}: {error}") from None
+            if self.tuning.mode == "fixed" and (missing := set(optimizer.search) - set(optimizer.values)):
+                key = min(missing)
+                raise ValueError(
+                    f"optimizers.{entry}.values: tuning.mode is fixed, so the searched {key} needs a fixed value; write "
+                    f"e.g.  values: {{{key}: {optimizer.search[key][0]}}}"
+                )
+            points = math.prod(len(v) for v in optimizer.search.values())
+            if self.tuning.mode == "search" and optimizer.search and points < self.tuning.trials:
+                raise ValueError(
+                    f"optimizers.{entry}: its search has {points} points, but every optimizer gets tuning.trials = "
+                    f"{self.tuning.trials}: add values, or lower tuning.trials"
+                )
+        return self

@@ -1,0 +1,41 @@
+"""Where everything of a study lives. Floats never enter a path; a run's folder follows from its key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpadam.study.grid import RunKey, TuningKey
+
+
+@dataclass(frozen=True)
+class StudyPaths:
+    """Folders and files under `results/<study>/`."""
+
+    study: str
+    results: Path = Path("results")
+
+    @property
+    def root(self) -> Path:
+        return self.results / self.study
+
+    @property
+    def data(self) -> Path:
+        """Tokenizer, token files and their manifest."""
+        return self.root / "data"
+
+    @property
+    def manifest(self) -> Path:
+        return self.data / "manifest.json"
+
+    def run(self, key: RunKey) -> Path:
+        return self.root / "runs" / key.model / f"{key.budget}x" / key.regime / key.optimizer / f"seed{key.seed}"
+
+    def tuning(self, key: TuningKey) -> Path:
+        return self.root / "tuning" / key.model / key.regime / key.optimizer
+
+    def trial(self, key: TuningKey, trial: int) -> Path:
+        return self.tuning(key) / f"trial{trial}"
+
+    def selected(self, key: TuningKey) -> Path:
+        return self.tuning(key) / "selected.yaml"

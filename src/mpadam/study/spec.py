@@ -1,0 +1,314 @@
+"""The identity of a run: `run.yaml` holds every field that changes its numbers, and their hash.
+
+A request is what the configuration alone says of a run; Snakemake passes it as a parameter of the `spec` rule, so a
+change to it, and only that, asks for the run again. `resolve` adds what earlier rules found out (the selected rates,
+the fingerprints of data and tokenizer) and what "auto" means, and makes the `RunSpec`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError
+
+from mpadam.atomic import write_text
+from mpadam.study.config import ModelConfig, RegimeConfig, ScheduleConfig, Section, StudyConfig
+from mpadam.study.grid import RunKey, TuningKey, selection_key, trial_values
+from mpadam.study.load import ConfigError, read_yaml
+
+# Raised whenever the numbers of an unchanged run change; tests/golden tells when that is.
+NUMERICS_VERSION = 1
+
+Half = Literal["selection", "report"]
+
+
+class Labels(Section):
+    """Names by which people and tables know the run. They change no number and are not hashed."""
+
+    study: str
+    model: str
+    budget: int
+    regime: str
+    optimizer: str
+    seed: int
+    trial: int | None = None
+
+
+class ModelSpec(Section):
+    hidden_size: int
+    intermediate_size: int
+    layers: int
+    heads: int
+    vocab_size: int
+    sequence_length: int
+    attention: Literal["sdpa", "eager"]
+
+
+class DataSpec(Section):
+    """`fingerprint` covers text, split and tokens; `tokenizer_fingerprint` the tokenizer."""
+
+    fingerprint: str
+    tokenizer_fingerprint: str
+    sequences: Literal["pack", "truncate_pad"]
+    sequence_length: int
+    epochs: int
+    validation_tokens: int
+    validation_half: Half
+
+
+class OptimizerSpec(Section):
+    """`name`: composed name; `values`: hyper-parameters given by the study, the rest are the optimizer's defaults."""
+
+    name: str
+    values: dict[str, float | None]
+    state_dtype: Literal["bf16", "fp32"]
+
+
+class BranchSchedule(Section):
+    """Rate of one branch: `mpadam.optim.schedules.factor` takes these fields."""
+
+    kind: Literal["linear", "cosine", "logcosine", "constant"]
+    total_steps: int
+    warmup_steps: int
+    min_ratio: float
+    alpha: float
+
+
+class TrainingSpec(Section):
+    steps: int
+    global_batch_size: int
+    micro_batch_size: int
+    clip_norm: float | None
+    schedule: BranchSchedule
+    schedule_mult: BranchSchedule
+    gradient_dtype: Literal["bf16", "fp32"]
+    log_every: int
+    evaluate_every: int | None
+    evaluation_batch_size: int
+    device: Literal["cpu", "cuda"]
+    threads: int
+    compile: bool
+
+
+class RunSpec(Section):
+    """All that changes the numbers of a run, and nothing else."""
+
+    numerics_version: int
+    seed: int
+    model: ModelSpec
+    data: DataSpec
+    regime: RegimeConfig
+    optimizer: OptimizerSpec
+    training: TrainingSpec
+
+    @property
+    def hash(self) -> str:
+        """16 hexadecimal digits over the canonical JSON of all fields."""
+        return hashlib.sha256(canonical_json(self.model_dump(mode="json")).encode()).hexdigest()[:16]
+
+
+class RunFile(Section):
+    """The content of `run.yaml`."""
+
+    labels: Labels
+    data: str = Field(description="folder with the token files, relative to the run's folder")
+    checkpoint_every: Annotated[int, Field(gt=0)]
+    wandb: dict[str, str | None]
+    spec: RunSpec
+
+
+def canonical_json(value: Any) -> str:
+    """One text for equal values: sorted keys, no spaces, shortest floats."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+# --- from the configuration ------------------------------------------------------------------------------------------
+
+
+def run_request(config: StudyConfig, key: RunKey) -> dict[str, Any]:
+    """What the configuration says of one run of the study."""
+    labels = Labels(study=config.study, **vars(key))
+    request = _request(config, labels, half="report", fraction=1.0)
+    source = selection_key(config, key)
+    return {**request, "tuning": tuning_identity(config, source)}
+
+
+def trial_request(config: StudyConfig, key: TuningKey, trial: int) -> dict[str, Any]:
+    """What the configuration says of one tuning trial: a short run on the tuning seed, judged on the other half."""
+    labels = Labels(study=config.study, budget=config.tuning.budget, seed=config.tuning.seed, trial=trial, **vars(key))
+    request = _request(config, labels, half="selection", fraction=config.tuning.steps_fraction)
+    request["values"].update(trial_values(config, key.optimizer)[trial])
+    return request
+
+
+def tuning_identity(config: StudyConfig, key: TuningKey) -> dict[str, Any]:
+    """What decides the selected values of a tuning; empty when nothing is searched."""
+    if config.tuning.mode == "fixed" or not config.optimizers[key.optimizer].search:
+        return {}
+    tuning = config.tuning.model_dump(mode="json", include={"budget", "steps_fraction", "seed"})
+    return {**tuning, "model": key.model, "trials": trial_values(config, key.optimizer)}
+
+
+def _request(config: StudyConfig, labels: Labels, *, half: Half, fraction: float) -> dict[str, Any]:
+    entry = config.optimizers[labels.optimizer]
+    return {
+        "labels": labels.model_dump(mode="json"),
+        "model": config.models[labels.model].model_dump(mode="json"),
+        "regime": config.regimes[labels.regime].model_dump(mode="json"),
+        "optimizer": config.optimizer_name(labels.optimizer).text,
+        "values": dict(entry.values),
+        "half": half,
+        "fraction": fraction,
+        "data": config.data.model_dump(mode="json", exclude={"source", "path"}),
+        "training": config.training.model_dump(mode="json"),
+        "evaluation": config.evaluation.model_dump(mode="json"),
+        "wandb": config.wandb.model_dump(mode="json"),
+    }
+
+
+# --- with what earlier rules found out -------------------------------------------------------------------------------
+
+
+def resolve(
+    request: dict[str, Any], *, manifest: dict[str, Any], selected: dict[str, float], data: str, compiler: bool
+) -> RunFile:
+    """The run file of a request.
+
+    manifest: of the data (`fingerprint`, `tokenizer_fingerprint`, `vocab_size`, `train_sequences`).
+    selected: hyper-parameters found by tuning; they complete `values`.
+    data: folder with the token files, relative to the run's folder.
+    compiler: whether this machine can compile (what `compile: auto` means).
+    Raises ConfigError when the data cannot supply the run.
+    """
+    training, data_config, model = request["training"], request["data"], ModelConfig(**request["model"])
+    batch, length, vocab_size = training["global_batch_size"], data_config["sequence_length"], manifest["vocab_size"]
+    full = model.steps(request["labels"]["budget"], vocab_size=vocab_size, positions_per_step=batch * length)
+    steps = max(1, round(full * request["fraction"]))
+    _check_supply(steps * batch, manifest["train_sequences"], data_config["epochs"], request["labels"])
+    schedule = ScheduleConfig(**training["schedule"])
+    schedule_mult = ScheduleConfig(**(training["schedule_mult"] or training["schedule"]))
+    regime = RegimeConfig(**request["regime"])
+    spec = RunSpec(
+        numerics_version=NUMERICS_VERSION,
+        seed=request["labels"]["seed"],
+        model=ModelSpec(
+            **model.model_dump(include={"hidden_size", "intermediate_size", "layers", "heads"}),
+            vocab_size=vocab_size,
+            sequence_length=length,
+            attention=training["attention"],
+        ),
+        data=DataSpec(
+            fingerprint=manifest["fingerprint"],
+            tokenizer_fingerprint=manifest["tokenizer_fingerprint"],
+            validation_half=request["half"],
+            **data_config,
+        ),
+        regime=regime,
+        optimizer=OptimizerSpec(
+            name=request["optimizer"],
+            values=dict(sorted({**request["values"], **selected}.items())),
+            state_dtype="fp32" if regime.masters == "fp32" else training["state_dtype"],
+        ),
+        training=TrainingSpec(
+            steps=steps,
+            schedule=_branch(schedule, steps),
+            schedule_mult=_branch(schedule_mult, steps),
+            evaluate_every=request["evaluation"]["every"],
+            evaluation_batch_size=request["evaluation"]["batch_size"],
+            compile=compiler if training["compile"] == "auto" else training["compile"],
+            **{
+                field: training[field]
+                for field in (
+                    "global_batch_size",
+                    "micro_batch_size",
+                    "clip_norm",
+                    "gradient_dtype",
+                    "log_every",
+                    "device",
+                    "threads",
+                )
+            },
+        ),
+    )
+    return RunFile(
+        labels=Labels(**request["labels"]),
+        data=data,
+        checkpoint_every=training["checkpoint_every"],
+        wandb=request["wandb"],
+        spec=spec,
+    )
+
+
+def _branch(schedule: ScheduleConfig, steps: int) -> BranchSchedule:
+    return BranchSchedule(
+        kind=schedule.kind,
+        total_steps=steps,
+        warmup_steps=round(schedule.warmup * steps),
+        min_ratio=schedule.min_ratio,
+        alpha=schedule.alpha,
+    )
+
+
+def _check_supply(needed: int, available: int, epochs: int, labels: dict[str, Any]) -> None:
+    if needed > available * epochs:
+        raise ConfigError(
+            f"model {labels['model']} at budget {labels['budget']} needs {needed:,} training sequences, but the data "
+            f"has {available:,} and data.epochs {epochs} allows {available * epochs:,}; lower the budget, add data, or "
+            f"write  epochs: {-(-needed // available)}"
+        )
+
+
+def compiler_available() -> bool:
+    """Whether torch.compile can build CPU kernels here."""
+    return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
+
+
+# --- on disk ---------------------------------------------------------------------------------------------------------
+
+
+def write_run_file(path: Path, run: RunFile) -> None:
+    """Write `run.yaml` atomically, creating its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = yaml.safe_dump({"hash": run.spec.hash, **run.model_dump(mode="json")}, sort_keys=False, width=120)
+    write_text(path, text)
+
+
+def read_run_file(path: Path) -> RunFile:
+    """Read `run.yaml` and check its hash.
+
+    Raises ConfigError if the file is missing, malformed, or was edited without its hash.
+    """
+    content = read_yaml(path)
+    recorded = content.pop("hash", None)
+    try:
+        run = RunFile.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    if recorded != run.spec.hash:
+        raise ConfigError(
+            f"{path}: hash says {recorded}, its fields say {run.spec.hash}: it was edited or comes from another "
+            "version; make it anew with the workflow's spec rule (mpadam spec)"
+        )
+    return run
+
+
+def differing_fields(old: RunSpec, new: RunSpec) -> list[str]:
+    """Dotted names of the fields in which two specifications differ, with both values."""
+    before, after = (dict(_flatten(spec.model_dump(mode="json"))) for spec in (old, new))
+    return [
+        f"{key}: {before.get(key)!r} -> {after.get(key)!r}"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key)
+    ]
+
+
+def _flatten(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        return [(prefix, value)]
+    return [item for key, inner in value.items() for item in _flatten(inner, f"{prefix}.{key}" if prefix else key)]
