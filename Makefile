@@ -29,7 +29,9 @@ $(VENV)/.dev: $(VENV)/.runtime envs/dev.txt envs/oracles.txt
 	@touch $@
 
 reproduce: env
-	$(BIN)/mpadam reproduce
+	$(BIN)/snakemake --profile profiles/smoke
+	@cat results/smoke/tables/table2.txt
+	@echo "Open $(CURDIR)/results/smoke/index.html"
 
 test: dev
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)

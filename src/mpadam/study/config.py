@@ -13,7 +13,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from mpadam.optim.names import OptimizerName, check_hyperparameters, parse_optimizer_name
+from mpadam.optim.hyperparameters import check_hyperparameters
+from mpadam.optim.names import OptimizerName, parse_optimizer_name
 
 
 class Section(BaseModel):
@@ -24,7 +25,9 @@ class Section(BaseModel):
 
 def _path_name(name: str) -> str:
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]*(@[a-z][a-z0-9_-]*)?", name):
-        raise ValueError("names become folders: use lower-case letters, digits and '-', starting with a letter or digit")
+        raise ValueError(
+            "names become folders: use lower-case letters, digits and '-', starting with a letter or digit"
+        )
     return name
 
 
@@ -176,11 +179,9 @@ class TuningConfig(Section):
     steps_fraction: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="length of a trial, share of a run")
     seed: Annotated[int, Field(ge=0)] = Field(1000, description="of all trials; not one of the study's seeds")
     transfer: dict[str, str] = Field(default_factory=dict, description="model: model whose selected values it takes")
-    trials_per_job: PositiveInt | Literal["all"] = 1
-
-
-class ContainerConfig(Section):
-    image: str | None = Field(None, description="Apptainer image all jobs run in; null: this environment")
+    trials_per_job: Literal[1, "all"] = Field(
+        1, description="all: the trials of a tuning share one job and its imports"
+    )
 
 
 class WandbConfig(Section):
@@ -214,7 +215,6 @@ class StudyConfig(Section):
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     tuning: TuningConfig
-    container: ContainerConfig = ContainerConfig()
     wandb: WandbConfig = WandbConfig()
     grids: Annotated[list[GridConfig], Field(min_length=1)]
 

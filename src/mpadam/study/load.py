@@ -100,9 +100,7 @@ def _describe(error: ValidationError) -> str:
     if kind == "literal_error":
         allowed = re.findall(r"'([^']*)'", first["ctx"]["expected"])
         close = difflib.get_close_matches(str(first["input"]), allowed, n=1, cutoff=0.3) or allowed[:1]
-        return (
-            f"{key}: {first['input']!r} is not one of {first['ctx']['expected']}; write e.g.  {location[-1]}: {close[0]}"
-        )
+        return f"{key}: {first['input']!r} is not one of {first['ctx']['expected']}; write e.g.  {location[-1]}: {close[0]}"
     if kind == "string_type" and location and location[-1] == "[key]":
         return f"{key}: the name {first['input']!r} is not a string (YAML reads yes, no, on, off, numbers so); quote it"
     if kind == "value_error":

@@ -160,7 +160,7 @@ def _request(config: StudyConfig, labels: Labels, *, half: Half, fraction: float
         "labels": labels.model_dump(mode="json"),
         "model": config.models[labels.model].model_dump(mode="json"),
         "regime": config.regimes[labels.regime].model_dump(mode="json"),
-        "optimizer": config.optimizer_name(labels.optimizer).text,
+        "optimizer": str(config.optimizer_name(labels.optimizer)),
         "values": dict(entry.values),
         "half": half,
         "fraction": fraction,

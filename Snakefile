@@ -1,0 +1,25 @@
+# The study as a workflow: text -> token files -> tuning -> training -> tables, figures and a page.
+#
+#   snakemake --profile profiles/smoke      the smoke study: minutes on a laptop's CPU, offline
+#   snakemake --profile profiles/local      the study of config.yaml on this machine
+#
+# Which runs there are, what they depend on and what makes one stale is decided in src/mpadam/study; the rules in
+# workflow/rules name files and commands. profiles/default says when a job runs again and applies always.
+
+
+configfile: "config.yaml"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/data.smk"
+include: "workflow/rules/spec.smk"
+include: "workflow/rules/tune.smk"
+include: "workflow/rules/train.smk"
+include: "workflow/rules/aggregate.smk"
+include: "workflow/rules/report.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        f"{ROOT}/index.html",

@@ -1,0 +1,34 @@
+"""`mpadam study`: the resolved configuration of a study."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+HELP = "check a configuration and print or write it with everything resolved"
+EXAMPLE = "mpadam study --config config.yaml --config studies/smoke.yaml"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, action="append", default=[], help="file, each over the ones before")
+    parser.add_argument("--content", help="the merged configuration as JSON, in place of files")
+    parser.add_argument("--out", type=Path, help="file to write; default: standard output")
+
+
+def run(args: argparse.Namespace) -> int:
+    import json
+
+    import yaml
+
+    from mpadam.atomic import write_text
+    from mpadam.study.load import ConfigError, load_study, parse_study
+
+    if bool(args.config) == bool(args.content):
+        raise ConfigError("give --config FILE (once or more), or --content JSON")
+    config = parse_study(json.loads(args.content)) if args.content else load_study(args.config)
+    text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, width=120)
+    if args.out is None:
+        print(text, end="")
+    else:
+        write_text(args.out, text)
+    return 0

@@ -1,0 +1,42 @@
+"""`mpadam tune`: choose the rates of one tuning from its finished trials."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+HELP = "choose the rates of one (model, regime, optimizer) from its finished trials"
+EXAMPLE = (
+    "mpadam tune --trials results/smoke/tuning/200k/bf16-bf16/adamw/trial*/summary.json \\\n"
+    '    --searched \'{"trials": [{"lr": 0.001}, {"lr": 0.003}]}\' --out selected.yaml'
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--trials", required=True, type=Path, nargs="+", help="summary.json of each trial, in order")
+    parser.add_argument("--searched", required=True, help="JSON whose `trials` lists the searched values of each trial")
+    parser.add_argument("--out", required=True, type=Path, help="selected.yaml to write")
+
+
+def run(args: argparse.Namespace) -> int:
+    import json
+
+    import yaml
+
+    from mpadam.atomic import write_text
+    from mpadam.study.tuning import select
+
+    searched = json.loads(args.searched)["trials"]
+    if len(searched) != len(args.trials):
+        raise ValueError(f"--trials names {len(args.trials)} summaries, --searched lists {len(searched)} trials")
+    trials = []
+    for values, path in zip(searched, args.trials, strict=True):
+        summary = json.loads(path.read_text())
+        wrong = [key for key, value in values.items() if summary["values"].get(key) != value]
+        if wrong:
+            raise ValueError(f"{path}: {wrong[0]} is {summary['values'].get(wrong[0])}, not {values[wrong[0]]}: stale")
+        trials.append({"values": values, **{key: summary[key] for key in ("status", "val_loss", "hash")}})
+    selected = select(trials)
+    write_text(args.out, yaml.safe_dump(selected, sort_keys=False, width=120))
+    print(f"{args.out}: trial {selected['best']} of {len(trials)}: {selected['values']}")
+    return 0

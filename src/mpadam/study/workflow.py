@@ -1,0 +1,122 @@
+"""What the Snakefile asks of a study: keys from wildcards, inputs and parameters of its rules.
+
+All decisions of the workflow are here, where they are tested; the rules only name files and commands.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mpadam.data.sources import source_identity
+from mpadam.study.config import StudyConfig
+from mpadam.study.grid import RunKey, TuningKey, run_keys, selection_key, trial_values, tuning_keys
+from mpadam.study.paths import StudyPaths
+from mpadam.study.spec import canonical_json, run_request, trial_request, tuning_identity
+
+RUN = "{model}/{budget}x/{regime}/{optimizer}/seed{seed}"
+TUNING = "{model}/{regime}/{optimizer}"
+
+
+@dataclass(frozen=True)
+class Workflow:
+    """A study as Snakemake sees it."""
+
+    config: StudyConfig
+    paths: StudyPaths
+
+    # --- targets -----------------------------------------------------------------------------------------------------
+
+    def summaries(self) -> list[str]:
+        """The summary of every run of the study."""
+        return [str(self.paths.run(key) / "summary.json") for key in run_keys(self.config)]
+
+    def selections(self) -> list[str]:
+        """The selected values of every tuning that searches."""
+        return [str(self.paths.selected(key)) for key in self.tunings()]
+
+    def searches(self, key: TuningKey) -> bool:
+        return bool(tuning_identity(self.config, key))
+
+    def tunings(self) -> list[TuningKey]:
+        """Every tuning that searches."""
+        return [key for key in tuning_keys(self.config) if self.searches(key)]
+
+    # --- inputs of rules, from wildcards -----------------------------------------------------------------------------
+
+    def selected_of_run(self, wildcards: Any) -> list[str]:
+        """The selected.yaml a run's specification needs: one, or none when nothing is searched."""
+        source = selection_key(self.config, _run_key(wildcards))
+        return [str(self.paths.selected(source))] if self.searches(source) else []
+
+    def trial_summaries(self, wildcards: Any) -> list[str]:
+        """The summary of every trial of a tuning."""
+        return self.trial_files(_tuning_key(wildcards), "summary.json")
+
+    def trial_files(self, key: TuningKey, name: str) -> list[str]:
+        """File `name` of every trial of a tuning; its folder where `name` is empty."""
+        return [str(self.paths.trial(key, k) / name) for k in range(len(trial_values(self.config, key.optimizer)))]
+
+    # --- resources ---------------------------------------------------------------------------------------------------
+
+    def memory_mb(self, wildcards: Any) -> int:
+        return self.memory_mb_of(wildcards.model)
+
+    def memory_mb_of(self, model: str) -> int:
+        """Host memory of a training on CPU, in MB, at most.
+
+        Interpreter and libraries, 24 bytes a parameter (weight, copies, gradient, states), and what a forward pass
+        keeps: three float32 arrays of logits and about 40 values a position, layer and hidden unit.
+        """
+        vocab_size = self.config.tokenizer.vocab_size or 32_000
+        shape, training = self.config.models[model], self.config.training
+        positions = training.micro_batch_size * self.config.data.sequence_length
+        activations = positions * (12 * vocab_size + 160 * shape.layers * shape.hidden_size)
+        return 1000 + round((24 * shape.parameters(vocab_size) + activations) / 1e6)
+
+    # --- parameters of rules: canonical text, so that only a change of meaning is a change ---------------------------
+
+    def study_text(self) -> str:
+        """The resolved configuration."""
+        return canonical_json(self.config.model_dump(mode="json"))
+
+    def source_text(self) -> str:
+        """What the data source holds: names and sizes or versions, not dates.
+
+        Raises ValueError, OSError if the source is not there.
+        """
+        return canonical_json(source_identity(self.config.data))
+
+    def data_text(self) -> str:
+        """What decides the token files."""
+        return canonical_json(self.config.model_dump(mode="json", include={"data", "tokenizer"}))
+
+    def run_text(self, wildcards: Any) -> str:
+        return canonical_json(run_request(self.config, _run_key(wildcards)))
+
+    def trial_text(self, wildcards: Any) -> str:
+        return canonical_json(trial_request(self.config, _tuning_key(wildcards), int(wildcards.trial)))
+
+    def tuning_text(self, wildcards: Any) -> str:
+        return canonical_json(tuning_identity(self.config, _tuning_key(wildcards)))
+
+
+def _run_key(wildcards: Any) -> RunKey:
+    return RunKey(wildcards.model, int(wildcards.budget), wildcards.regime, wildcards.optimizer, int(wildcards.seed))
+
+
+def _tuning_key(wildcards: Any) -> TuningKey:
+    return TuningKey(wildcards.model, wildcards.regime, wildcards.optimizer)
+
+
+def sources(*packages: str) -> list[str]:
+    """Source files of parts of the package (`analysis`, `site`), so that an edit there remakes what they make."""
+    root = Path(__file__).parent.parent
+    return sorted(os.path.relpath(path) for package in packages for path in _sources(root / package))
+
+
+def _sources(folder: Path) -> Iterator[Path]:
+    return (p for p in folder.rglob("*") if p.suffix in {".py", ".html", ".css", ".js", ".yaml"})

@@ -1,0 +1,204 @@
+"""Grids, the identity of a run, tuning, and what the Snakefile is told."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from mpadam.study.grid import RunKey, TuningKey, run_keys, selection_key, trial_values, tuning_keys
+from mpadam.study.load import ConfigError, load_study, merge, parse_study, read_yaml
+from mpadam.study.paths import StudyPaths
+from mpadam.study.spec import (
+    differing_fields,
+    read_run_file,
+    resolve,
+    run_request,
+    trial_request,
+    write_run_file,
+)
+from mpadam.study.tuning import select
+from mpadam.study.workflow import Workflow
+
+ROOT = Path(__file__).parents[2]
+MANIFEST = {"fingerprint": "f", "tokenizer_fingerprint": "t", "vocab_size": 1024, "train_sequences": 10_000}
+KEY = RunKey("200k", 2, "bf16-bf16", "m-plus-adam", 1)
+TUNED = {"lr": 1e-3, "lr_mult": 3e-3}
+
+
+def smoke(**changes: object):
+    content = merge(read_yaml(ROOT / "config.yaml"), read_yaml(ROOT / "studies/smoke.yaml"))
+    return parse_study(merge(content, changes))
+
+
+def spec_of(config, key=KEY, *, manifest=MANIFEST, selected=TUNED):
+    return resolve(run_request(config, key), manifest=manifest, selected=selected, data="../data", compiler=True).spec
+
+
+# --- grids -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_study_is_the_union_of_its_grids_without_duplicates() -> None:
+    core = {"name": "core", "models": ["200k"], "budgets": [1], "regimes": ["bf16-bf16"], "optimizers": ["adamw"]}
+    more = {**core, "name": "more", "budgets": [1, 2]}
+    keys = run_keys(smoke(grids=[core, more]))
+    assert keys == [RunKey("200k", b, "bf16-bf16", "adamw", s) for b in (1, 2) for s in (0, 1)]
+
+
+def test_an_axis_left_out_means_all_of_it() -> None:
+    config = smoke(grids=[{"name": "all", "models": ["200k"]}])
+    assert len(run_keys(config)) == len(config.budgets) * len(config.regimes) * len(config.optimizers) * 2
+
+
+def test_every_optimizer_gets_the_same_number_of_trials_and_each_is_another_point() -> None:
+    config = smoke(optimizers={"m-plus-adam": {"search": {"lr": [1e-4, 1e-3, 1e-2], "lr_mult": [1e-3, 1e-2]}}})
+    for entry in ("adamw", "m-plus-adam"):
+        values = trial_values(config, entry)
+        assert len(values) == 4
+        assert len({json.dumps(v) for v in values}) == 4
+    assert trial_values(config, "m-plus-adam") == trial_values(config, "m-plus-adam")
+
+
+def test_a_model_can_take_the_values_of_another() -> None:
+    config = load_study([ROOT / "config.yaml"])
+    assert selection_key(config, RunKey("1b", 1, "bf16-bf16", "adamw", 0)).model == "350m"
+    assert "1b" not in {key.model for key in tuning_keys(config)}
+
+
+def test_no_float_enters_a_path() -> None:
+    paths = StudyPaths("smoke", Path("r"))
+    assert paths.run(KEY) == Path("r/smoke/runs/200k/2x/bf16-bf16/m-plus-adam/seed1")
+    assert paths.trial(TuningKey("200k", "bf16-bf16", "adamw"), 3) == Path("r/smoke/tuning/200k/bf16-bf16/adamw/trial3")
+
+
+# --- identity --------------------------------------------------------------------------------------------------------
+
+
+def test_budget_and_model_decide_the_steps() -> None:
+    assert spec_of(smoke()).training.steps == 2 * smoke().models["200k"].steps_1x
+    by_tokens = smoke(models={"200k": {"steps_1x": None, "tokens_per_parameter": 20.0}})
+    parameters = by_tokens.models["200k"].parameters(1024)
+    assert spec_of(by_tokens, manifest={**MANIFEST, "train_sequences": 10**9}).training.steps == -(
+        -2 * 20 * parameters // (32 * 128)
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({"study": "other"}, True),
+        ({"training": {"checkpoint_every": 7}}, True),
+        ({"wandb": {"mode": "offline"}}, True),
+        ({"seeds": [0, 1, 2]}, True),
+        ({"optimizers": {"adamw": {"values": {"weight_decay": 0.2}}}}, True),
+        ({"optimizers": {"m-plus-adam": {"values": {"weight_decay": 0.2}}}}, False),
+        ({"training": {"threads": 2}}, False),
+        ({"training": {"clip_norm": 2.0}}, False),
+        ({"training": {"micro_batch_size": 16}}, False),
+        ({"training": {"schedule": {"warmup": 0.1}}}, False),
+        ({"regimes": {"bf16-bf16": {"masters": "fp32"}}}, False),
+        ({"models": {"200k": {"intermediate_size": 160}}}, False),
+    ],
+)
+def test_the_hash_covers_what_changes_the_numbers_and_nothing_else(change, same) -> None:
+    before, after = spec_of(smoke()), spec_of(smoke(**change))
+    assert (before.hash == after.hash) is same
+    assert bool(differing_fields(before, after)) is not same
+
+
+@pytest.mark.parametrize("field", ["fingerprint", "tokenizer_fingerprint", "vocab_size"])
+def test_the_hash_covers_data_and_tokenizer(field) -> None:
+    value = 2048 if field == "vocab_size" else "other"
+    assert spec_of(smoke()).hash != spec_of(smoke(), manifest={**MANIFEST, field: value}).hash
+
+
+def test_selected_values_complete_the_fixed_ones_and_change_the_hash() -> None:
+    spec = spec_of(smoke())
+    assert spec.optimizer.values["lr"] == 1e-3
+    assert spec.optimizer.values["weight_decay"] == 0.1
+    assert spec.hash != spec_of(smoke(), selected={**TUNED, "lr": 3e-3}).hash
+
+
+def test_trials_use_their_own_seed_and_half_and_length() -> None:
+    config = smoke()
+    request = trial_request(config, TuningKey("200k", "bf16-bf16", "adamw"), 2)
+    spec = resolve(request, manifest=MANIFEST, selected={}, data="d", compiler=True).spec
+    assert spec.seed == 1000
+    assert spec.data.validation_half == "selection"
+    assert spec_of(config).data.validation_half == "report"
+    assert spec.training.steps == config.models["200k"].steps_1x // 2
+    assert spec.optimizer.values["lr"] == config.optimizers["adamw"].search["lr"][2]
+
+
+def test_auto_compile_is_resolved_when_the_run_is_written() -> None:
+    request = run_request(smoke(training={"compile": "auto"}), KEY)
+    for compiler in (True, False):
+        spec = resolve(request, manifest=MANIFEST, selected=TUNED, data="d", compiler=compiler).spec
+        assert spec.training.compile is compiler
+
+
+def test_a_budget_beyond_the_data_is_refused_with_the_numbers() -> None:
+    with pytest.raises(ConfigError, match=r"needs 3,840 .* has 100, .* allows 200; .* epochs: 39"):
+        spec_of(smoke(), manifest={**MANIFEST, "train_sequences": 100})
+
+
+def test_a_run_file_survives_the_disk_and_refuses_an_edit(tmp_path) -> None:
+    run = resolve(run_request(smoke(), KEY), manifest=MANIFEST, selected=TUNED, data="../data", compiler=False)
+    path = tmp_path / "a" / "run.yaml"
+    write_run_file(path, run)
+    assert read_run_file(path) == run
+    path.write_text(path.read_text().replace("lr: 0.001", "lr: 0.002"))
+    with pytest.raises(ConfigError, match="edited"):
+        read_run_file(path)
+    path.write_text("hash: 1\nlabels: {}\n")
+    with pytest.raises(ConfigError, match=r"run.yaml: labels"):
+        read_run_file(path)
+
+
+# --- tuning ----------------------------------------------------------------------------------------------------------
+
+
+def trial(lr: float, loss: float | None) -> dict:
+    return {"values": {"lr": lr}, "status": "completed" if loss else "diverged", "val_loss": loss, "hash": str(lr)}
+
+
+def test_the_best_completed_trial_is_selected() -> None:
+    selected = select([trial(1e-3, 5.0), trial(3e-3, 4.0), trial(1e-2, 4.5), trial(3e-2, None)])
+    assert (selected["best"], selected["values"], selected["bracketed"]) == (1, {"lr": 3e-3}, {"lr": True})
+
+
+@pytest.mark.parametrize("best", [0, 2])
+def test_a_best_value_at_the_edge_is_not_bracketed(best) -> None:
+    losses = [5.0, 5.0, 5.0]
+    losses[best] = 4.0
+    selected = select([trial(lr, loss) for lr, loss in zip((1e-3, 3e-3, 1e-2), losses, strict=True)])
+    assert selected["bracketed"] == {"lr": False}
+
+
+def test_where_every_trial_diverged_the_selection_says_so() -> None:
+    selected = select([trial(3e-2, None), trial(1e-2, None)])
+    assert selected["status"] == "all trials diverged"
+    assert selected["values"] == {"lr": 1e-2}
+
+
+# --- the Snakefile's questions ---------------------------------------------------------------------------------------
+
+
+def test_only_a_change_of_meaning_changes_a_rule_parameter() -> None:
+    def text(**changes):
+        workflow = Workflow(smoke(**changes), StudyPaths("smoke"))
+        return workflow.run_text(SimpleNamespace(**{**vars(KEY), "budget": "2", "seed": "1"}))
+
+    assert text() == text(seeds=[0, 1, 5])
+    assert text() == text(optimizers={"adamw": {"search": {"lr": [1e-3, 3e-3, 1e-2, 2e-2]}}})
+    assert text() == text(training={"clip_norm": "1"})
+    assert text() != text(optimizers={"m-plus-adam": {"values": {"weight_decay": 0.3}}})
+    assert text() != text(optimizers={"m-plus-adam": {"search": {"lr": [1e-3, 2e-3]}}})
+
+
+def test_a_study_with_fixed_rates_asks_for_no_tuning() -> None:
+    values = {"adamw": {"values": {"lr": 1e-3}}, "m-plus-adam": {"values": TUNED}}
+    workflow = Workflow(smoke(tuning={"mode": "fixed"}, optimizers=values), StudyPaths("smoke"))
+    assert workflow.selections() == []
+    assert workflow.selected_of_run(SimpleNamespace(**vars(KEY))) == []
+    assert len(workflow.summaries()) == 32

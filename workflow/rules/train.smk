@@ -1,0 +1,24 @@
+# Training: one job per (model, budget, regime, optimizer, seed).
+#
+# Inputs:  run.yaml, and nothing else: token files are checked against the fingerprint that it holds
+# Outputs: summary.json. Metrics, log and checkpoints stand beside it, undeclared: Snakemake deletes declared outputs
+#          before a job starts and after it fails
+# Steps:   resume from the newest checkpoint of the same hash; a run that is finished under this hash is not repeated
+
+
+rule train:
+    input:
+        f"{ROOT}/runs/{RUN}/run.yaml",
+    output:
+        f"{ROOT}/runs/{RUN}/summary.json",
+    log:
+        f"{LOGS}/train/{RUN}.log",
+    benchmark:
+        f"{LOGS}/train/{RUN}.benchmark.tsv"
+    threads: STUDY.config.training.threads
+    resources:
+        mem_mb=STUDY.memory_mb,
+    params:
+        folder=subpath(output[0], parent=True),
+    shell:
+        "mpadam train --replace --run-dir {params.folder:q} > {log:q} 2>&1"

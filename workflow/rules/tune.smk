@@ -1,0 +1,63 @@
+# Tuning: the same number of trials for every optimizer, on a seed and a half of the validation set of their own.
+#
+# Inputs:  run.yaml of each trial
+# Outputs: summary.json of each trial; selected.yaml, the rates that the runs use
+# Steps:   train the trials (one job each, or all of a tuning in one: tuning.trials_per_job), take the best
+
+if STUDY.config.tuning.trials_per_job == "all":
+
+    # Per tuning, since the number of its trials is its optimizer entry's: a rule of its own each, of one pattern.
+    for _key in STUDY.tunings():
+
+        rule:
+            name:
+                f"trials_{_key.model}_{_key.regime}_{_key.optimizer}".translate(
+                    str.maketrans("-@", "__")
+                )
+            input:
+                STUDY.trial_files(_key, "run.yaml"),
+            output:
+                STUDY.trial_files(_key, "summary.json"),
+            log:
+                f"{LOGS}/tune/{_key.model}/{_key.regime}/{_key.optimizer}.log",
+            benchmark:
+                f"{LOGS}/tune/{_key.model}/{_key.regime}/{_key.optimizer}.benchmark.tsv"
+            threads: STUDY.config.training.threads
+            resources:
+                mem_mb=STUDY.memory_mb_of(_key.model),
+            params:
+                folders=STUDY.trial_files(_key, ""),
+            shell:
+                "mpadam train --replace --run-dir {params.folders:q} > {log:q} 2>&1"
+
+else:
+
+    rule trial:
+        input:
+            f"{ROOT}/tuning/{TUNING}/trial{{trial}}/run.yaml",
+        output:
+            f"{ROOT}/tuning/{TUNING}/trial{{trial}}/summary.json",
+        log:
+            f"{LOGS}/tune/{TUNING}/trial{{trial}}.log",
+        benchmark:
+            f"{LOGS}/tune/{TUNING}/trial{{trial}}.benchmark.tsv"
+        threads: STUDY.config.training.threads
+        resources:
+            mem_mb=STUDY.memory_mb,
+        params:
+            folder=subpath(output[0], parent=True),
+        shell:
+            "mpadam train --replace --run-dir {params.folder:q} > {log:q} 2>&1"
+
+
+rule select:
+    input:
+        STUDY.trial_summaries,
+    output:
+        f"{ROOT}/tuning/{TUNING}/selected.yaml",
+    log:
+        f"{LOGS}/tune/{TUNING}/select.log",
+    params:
+        searched=STUDY.tuning_text,
+    shell:
+        "mpadam tune --trials {input:q} --searched {params.searched:q} --out {output:q} > {log:q} 2>&1"
