@@ -160,7 +160,8 @@ class TrainingConfig(Section):
     def _whole_micro_batches(self) -> TrainingConfig:
         if self.global_batch_size % self.micro_batch_size:
             raise ValueError(
-                f"global_batch_size {self.global_batch_size} is not a multiple of micro_batch_size {self.micro_batch_size}"
+                f"global_batch_size {self.global_batch_size} is not a multiple of "
+                f"micro_batch_size {self.micro_batch_size}"
             )
         return self
 
@@ -260,8 +261,8 @@ class StudyConfig(Section):
             if self.tuning.mode == "fixed" and (missing := set(optimizer.search) - set(optimizer.values)):
                 key = min(missing)
                 raise ValueError(
-                    f"optimizers.{entry}.values: tuning.mode is fixed, so the searched {key} needs a fixed value; write "
-                    f"e.g.  values: {{{key}: {optimizer.search[key][0]}}}"
+                    f"optimizers.{entry}.values: tuning.mode is fixed, so the searched {key} needs a fixed value; "
+                    f"write e.g.  values: {{{key}: {optimizer.search[key][0]}}}"
                 )
             points = math.prod(len(v) for v in optimizer.search.values())
             if self.tuning.mode == "search" and optimizer.search and points < self.tuning.trials:

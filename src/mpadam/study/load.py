@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -26,7 +26,7 @@ class _Loader(yaml.SafeLoader):
     """YAML whose floats may lack a dot (`8e-5`), as in YAML 1.2, and whose keys may not repeat."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for key in keys:
             if keys.count(key) > 1:
                 line = node.start_mark.line + 1
@@ -100,7 +100,8 @@ def _describe(error: ValidationError) -> str:
     if kind == "literal_error":
         allowed = re.findall(r"'([^']*)'", first["ctx"]["expected"])
         close = difflib.get_close_matches(str(first["input"]), allowed, n=1, cutoff=0.3) or allowed[:1]
-        return f"{key}: {first['input']!r} is not one of {first['ctx']['expected']}; write e.g.  {location[-1]}: {close[0]}"
+        expected = first["ctx"]["expected"]
+        return f"{key}: {first['input']!r} is not one of {expected}; write e.g.  {location[-1]}: {close[0]}"
     if kind == "string_type" and location and location[-1] == "[key]":
         return f"{key}: the name {first['input']!r} is not a string (YAML reads yes, no, on, off, numbers so); quote it"
     if kind == "value_error":
@@ -110,7 +111,7 @@ def _describe(error: ValidationError) -> str:
 
 
 def _unknown_key(location: list[Any], value: Any) -> str:
-    known = _fields_at(StudyConfig, location[:-1])
+    known = _fields_at(location[:-1])
     close = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
     remedy = (
         f"did you mean {close[0]!r}? Write  {close[0]}: {_short(value)}"
@@ -120,36 +121,25 @@ def _unknown_key(location: list[Any], value: Any) -> str:
     return f"{'.'.join(map(str, location))}: unknown key {location[-1]!r}; {remedy}"
 
 
-def _fields_at(model: type[BaseModel], location: Iterable[Any]) -> list[str]:
+def _fields_at(location: Iterable[Any]) -> list[str]:
     """Field names of the section that `location` leads to."""
-    here: Any = model
-    for part in location:
-        if isinstance(here, type) and issubclass(here, BaseModel):
-            here = here.model_fields[part].annotation
-        sections = [a for a in (here, *_nested(here)) if isinstance(a, type) and issubclass(a, BaseModel)]
-        if sections and not (isinstance(here, type) and issubclass(here, BaseModel)):
-            # a container of sections (dict or list): its own key or index is the next part
-            here = _Container(sections[0]) if _is_container(here) else sections[0]
-        elif isinstance(here, _Container):
-            here = here.section
-    if isinstance(here, _Container):
-        here = here.section
-    return list(here.model_fields) if isinstance(here, type) and issubclass(here, BaseModel) else []
+    here: type[BaseModel] = StudyConfig
+    parts = iter(location)
+    for part in parts:
+        annotation = here.model_fields[part].annotation
+        if get_origin(annotation) in (dict, list):
+            next(parts)  # the key or index of one of its sections
+        here = _section(annotation)
+    return list(here.model_fields)
 
 
-class _Container:
-    def __init__(self, section: type[BaseModel]) -> None:
-        self.section = section
-
-
-def _is_container(annotation: Any) -> bool:
-    return getattr(annotation, "__origin__", None) in (dict, list)
-
-
-def _nested(annotation: Any) -> Iterable[Any]:
-    for argument in get_args(annotation):
-        yield argument
-        yield from _nested(argument)
+def _section(annotation: Any) -> type[BaseModel]:
+    """The section inside `dict[Name, Section]`, `list[Section]`, `Section | None`."""
+    found = [annotation]
+    while not (isinstance(found[0], type) and issubclass(found[0], BaseModel)):
+        found = [*found[1:], *get_args(found[0])]
+    section: type[BaseModel] = found[0]
+    return section
 
 
 def _short(value: Any) -> str:
