@@ -49,15 +49,14 @@ class Hyperparameter:
         """`value` as a number; ValueError with name, value and range if it is none or lies outside."""
         if value is None and self.optional:
             return None
-        number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        if not number or not self._holds(float(value)):  # type: ignore[arg-type]
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not self._holds(float(value)):
             raise ValueError(f"{self.name} = {value!r}: give a number in {self.range}, for example {self.default}")
-        return int(value) if self.integer else float(value)  # type: ignore[call-overload]
+        return int(value) if self.integer else float(value)
 
     def _holds(self, value: float) -> bool:
         above = value > self.low or (value == self.low and not self.low_open)
         below = value < self.high or (value == self.high and not self.high_open)
-        return above and below and (not self.integer or value == int(value))
+        return above and below and math.isfinite(value) and (not self.integer or value == int(value))
 
 
 _LR = Hyperparameter("lr", 8e-5, "additive rate eta_a", schedule="additive")
@@ -72,7 +71,7 @@ _TAU = Hyperparameter("tau", 1e-8, "least divisor rho", low_open=True)
 _CLIP = Hyperparameter(
     "max_relative_step",
     0.75,
-    "bound r_max on the relative step",
+    "bound r_max on u_m",
     high=1.0,
     low_open=True,
     high_open=False,

@@ -21,7 +21,7 @@ def _cosine(p: float, alpha: float) -> float:
 
 
 def _logcosine(p: float, alpha: float) -> float:
-    """A cosine in q = ln(1 + alpha p) / ln(1 + alpha): falls earlier the larger alpha is. The formula is our reading."""
+    """A cosine in q = ln(1 + alpha p) / ln(1 + alpha): falls the earlier, the larger alpha is [our reading]."""
     q = math.log1p(alpha * p) / math.log1p(alpha)
     return (1.0 + math.cos(math.pi * q)) / 2.0
 
@@ -43,14 +43,14 @@ def factor(
     Raises ValueError for an unknown kind, t < 1, a warm-up longer than the schedule, min_ratio outside [0, 1] or
     alpha <= 0.
     """
-    _check(t, kind, total_steps, warmup_steps, min_ratio, alpha)
+    _check(t, kind=kind, total_steps=total_steps, warmup_steps=warmup_steps, min_ratio=min_ratio, alpha=alpha)
     if t <= warmup_steps:
         return t / warmup_steps
     p = (t - warmup_steps) / (total_steps - warmup_steps) if t < total_steps else 1.0
     return min_ratio + (1.0 - min_ratio) * KINDS[kind](p, alpha)
 
 
-def _check(t: int, kind: str, total_steps: int, warmup_steps: int, min_ratio: float, alpha: float) -> None:
+def _check(t: int, *, kind: str, total_steps: int, warmup_steps: int, min_ratio: float, alpha: float) -> None:
     if kind not in KINDS:
         raise ValueError(f"schedule = {kind!r}: give one of {', '.join(KINDS)}")
     if t < 1:

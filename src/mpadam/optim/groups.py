@@ -1,0 +1,109 @@
+"""Parameter groups of a model: what is stored in low precision, what decays; the same for every optimizer.
+
+Attention and MLP projections take the low-precision format; embeddings, norms and the head stay in bf16, or in float32
+where the masters are float32 (paper.md section 3, "Where"). Norms and biases never decay. A weight that is tied to
+another is one parameter and appears once, in the role where the model names it first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+#: roles in the order of their groups; rounding bits follow this order, so it is part of the numbers
+ROLES = ("projection", "embedding", "head", "other", "norm")
+
+
+class Row(NamedTuple):
+    """How one parameter is stored: a line of the listing."""
+
+    name: str
+    shape: tuple[int, ...]
+    role: str
+    weight_format: str
+    dtype: str
+    decays: bool
+    tied: tuple[str, ...]
+
+
+class _Owned(NamedTuple):
+    name: str
+    param: Tensor
+    module: nn.Module
+    tied: tuple[str, ...]
+
+
+def _owned_parameters(model: nn.Module) -> Iterator[_Owned]:
+    """Each trainable parameter once, with the module that names it first and its other names."""
+    found: dict[Tensor, list[tuple[str, nn.Module]]] = {}
+    for prefix, module in model.named_modules():
+        for name, param in module.named_parameters(recurse=False, remove_duplicate=False):
+            found.setdefault(param, []).append((f"{prefix}.{name}" if prefix else name, module))
+    for param, places in found.items():
+        if param.requires_grad:
+            (name, module), *others = places
+            yield _Owned(name, param, module, tuple(other for other, _ in others))
+
+
+def _role(owned: _Owned, head: nn.Module | None) -> str:
+    if isinstance(owned.module, nn.Embedding):
+        return "embedding"
+    if owned.param.ndim < 2:  # gains and biases
+        return "norm"
+    if owned.module is head or owned.name.split(".")[-2:-1] == ["lm_head"]:
+        return "head"
+    # Transformer Engine's and this project's FP8 layers are matrix multiplications without being nn.Linear.
+    return "projection" if owned.param.ndim == 2 and hasattr(owned.module, "in_features") else "other"
+
+
+def _output_layer(model: nn.Module) -> nn.Module | None:
+    getter = getattr(model, "get_output_embeddings", None)
+    return getter() if callable(getter) else None
+
+
+def parameter_groups(
+    model: nn.Module,
+    *,
+    weight_format: str = "bf16",
+    other_format: str | None = None,
+    weight_decay: float | None = None,
+    weight_decay_mult: float | None = None,
+    embedding_decay: bool = True,
+) -> list[dict[str, Any]]:
+    """One group a role, with parameter names; pass the list to any optimizer of `mpadam`.
+
+    weight_format: of the projections.  other_format: of all else; None is "fp32" beside float32 masters, else "bf16".
+    weight_decay, weight_decay_mult: of what decays; None leaves the optimizer's own default.
+    embedding_decay: whether embeddings decay (a tied head goes with its embedding).
+    """
+    beside = other_format or ("fp32" if weight_format == "fp32" else "bf16")
+    head = _output_layer(model)
+    by_role: dict[str, list[tuple[str, Tensor]]] = {role: [] for role in ROLES}
+    for owned in _owned_parameters(model):
+        by_role[_role(owned, head)].append((owned.name, owned.param))
+    decay = {"weight_decay": weight_decay, "weight_decay_mult": weight_decay_mult}
+    groups = []
+    for role, params in by_role.items():
+        still = role == "norm" or (role == "embedding" and not embedding_decay)
+        options = {k: 0.0 if still else v for k, v in decay.items() if still or v is not None}
+        fmt = weight_format if role == "projection" else beside
+        groups.append({"params": params, "role": role, "weight_format": fmt, **options})
+    return [group for group in groups if group["params"]]
+
+
+def listing(model: nn.Module, groups: Sequence[dict[str, Any]]) -> list[Row]:
+    """What is stored how, a row a parameter in the order of the groups; for `weights.csv` or a log.
+
+    `groups` as `parameter_groups` gave them, before or after an optimizer took them.
+    """
+    owned = {o.param: o for o in _owned_parameters(model)}
+    rows = []
+    for group in groups:
+        for item in group["params"]:
+            o = owned[item[1] if isinstance(item, tuple) else item]
+            dtype = str(o.param.dtype).removeprefix("torch.")
+            decays = group.get("weight_decay") != 0.0
+            rows.append(Row(o.name, tuple(o.param.shape), group["role"], group["weight_format"], dtype, decays, o.tied))
+    return rows

@@ -1,0 +1,80 @@
+"""From a name and its numbers to an optimizer: what training calls.
+
+build_optimizer(model, "m-plus-adam-sr", {"lr": 8e-5, "lr_mult": 4e-3}, masters="fp8", state_dtype="bf16")
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from mpadam.optim.base import LowPrecisionOptimizer
+from mpadam.optim.groups import parameter_groups
+from mpadam.optim.hyperparameters import check_hyperparameters
+from mpadam.optim.names import MASTERS, OptimizerName, parse_optimizer_name
+from mpadam.optim.optimizer import AdamW, AdditiveTwin, Madam, MPlusAdam
+
+CLASSES: Mapping[str, type[LowPrecisionOptimizer]] = {cls.rule: cls for cls in (AdamW, Madam, MPlusAdam, AdditiveTwin)}
+
+
+def build_optimizer(
+    model_or_groups: nn.Module | Sequence[dict[str, Any]],
+    name: str | OptimizerName,
+    hyperparameters: Mapping[str, Any],
+    *,
+    masters: str,
+    state_dtype: str | None = None,
+    shadow: str = "none",
+    shadow_dtype: str | None = None,
+    apollo_scope: str = "projections",
+    embedding_decay: bool = True,
+    seed: int = 0,
+    compile: bool = False,
+) -> LowPrecisionOptimizer:
+    """The optimizer `name` of a study over the parameter groups of a model.
+
+    hyperparameters: those of `mpadam.optim.hyperparameters`; what is not given takes its default.
+    masters: of a regime ("fp32" "bf16" "fp8" "fp8e4m3" "nvfp4" "nvfp4s"), or the name of a weight format.
+    Raises ValueError with key, value and remedy for an unknown name, key or value.
+    """
+    parsed = parse_optimizer_name(name) if isinstance(name, str) else name
+    values = check_hyperparameters(parsed, hyperparameters)
+    groups = model_or_groups
+    if isinstance(groups, nn.Module):
+        weight_format = weight_format_of(masters)
+        groups = parameter_groups(groups, weight_format=weight_format, embedding_decay=embedding_decay)
+    # A shadow stands beside codes, and only projections are stored as codes.
+    groups = [{"shadow": shadow, **group} if group.get("role") == "projection" else group for group in groups]
+    options = _keywords(parsed, values) | {
+        "write_back": parsed.write_back,
+        "state_dtype": state_dtype,
+        "shadow_dtype": shadow_dtype,
+        "apollo_scope": apollo_scope,
+        "seed": seed,
+        "compile": compile,
+    }
+    cls = CLASSES[parsed.rule]
+    accepted = inspect.signature(cls.__init__).parameters
+    return cls(groups, **{key: value for key, value in options.items() if key in accepted})
+
+
+def weight_format_of(masters: str) -> str:
+    """The name of the weight format behind the `masters` of a regime."""
+    if masters in MASTERS.values():
+        return masters
+    if masters not in MASTERS:
+        raise ValueError(f"masters = {masters!r}: give one of {', '.join(MASTERS)}")
+    return MASTERS[masters]
+
+
+def _keywords(name: OptimizerName, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Hyper-parameters and name as keywords of the class: beta1 and beta2 become `betas` where there are two."""
+    keywords = dict(values)
+    if "beta1" in keywords:
+        keywords["betas"] = (keywords.pop("beta1"), keywords.pop("beta2"))
+    if name.form is not None:
+        keywords |= {"multiplicative_form": name.form, "second_moment": name.second_moment}
+    return keywords

@@ -1,0 +1,191 @@
+"""The update rules: pure float32 functions, one line an equation of paper.md section 2.
+
+    rule(w, g, state, constants, rates, projection) -> (Step, new state)
+
+w, g and the state tensors are float32; nothing is changed in place and nothing is rounded below float32: that is the
+weight store's work. Rates come as floats or as 0-d tensors, so that a compiled step need not be compiled again.
+The new state is not rounded either: the step of update t uses its own moments in float32, and what is kept for
+update t + 1 is rounded to the state's dtype afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from mpadam.optim.apollo import channel_scale, projected_shape
+
+LN2 = math.log(2.0)
+Scalar = float | Tensor
+State = dict[str, Tensor]
+
+
+class Step(NamedTuple):
+    """What is to be added to w, by branch; each term broadcasts against w (a branch that a rule lacks is a 0-d zero).
+
+    additive: u_a.  multiplicative: w * u_m.  decay: -(eta_a wd + eta_m wd_mult) w.
+    """
+
+    additive: Tensor
+    multiplicative: Tensor
+    decay: Tensor
+
+    @property
+    def delta(self) -> Tensor:
+        """w_new - w before rounding."""
+        return self.additive + self.multiplicative + self.decay
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Hyper-parameters that stay the same from step to step."""
+
+    beta1: float = 0.87
+    beta2: float = 0.98
+    eps: float = 1e-20
+    tau: float = 1e-8
+    max_relative_step: float | None = 0.75
+    multiplicative_form: str = "normalized_rho"
+    second_moment: str = "full"
+    apollo_rank: int = 4
+
+
+class Rates(NamedTuple):
+    """Hyper-parameters at update t: what changes from step to step.
+
+    additive: eta_a.  multiplicative: eta_m.  decay: eta_a wd + eta_m wd_mult.
+    correction1, correction2: 1 - b1^t and 1 - b2^t, the divisors of the bias correction.
+    """
+
+    additive: Scalar
+    multiplicative: Scalar
+    decay: Scalar
+    correction1: Scalar
+    correction2: Scalar
+
+    def tensors(self, device: torch.device | None = None) -> Rates:
+        """As 0-d float32 tensors."""
+        return Rates(*(torch.tensor(rate, dtype=torch.float32, device=device) for rate in self))
+
+
+class Rule(Protocol):
+    def __call__(
+        self, w: Tensor, g: Tensor, state: Mapping[str, Tensor], c: Constants, r: Rates, *, projection: Tensor | None
+    ) -> tuple[Step, State]: ...
+
+
+def _moving_average(average: Tensor, value: Tensor, beta: float) -> Tensor:
+    return beta * average + (1.0 - beta) * value
+
+
+def _clip(x: Tensor, bound: float | Tensor | None) -> Tensor:
+    """Into [-bound, bound]; NaN stays NaN. No bound, no clip (Algorithm 1)."""
+    if bound is None:
+        return x
+    return torch.clamp(x, -bound, bound) if isinstance(bound, float) else torch.minimum(torch.maximum(x, -bound), bound)
+
+
+def _adam(w: Tensor, g: Tensor, state: Mapping[str, Tensor], c: Constants, r: Rates) -> tuple[Tensor, State]:
+    """Adam's direction m_hat / (sqrt(v_hat) + eps)."""
+    m = _moving_average(state["m"], g, c.beta1)
+    v = _moving_average(state["v"], g * g, c.beta2)
+    m_hat, v_hat = m / r.correction1, v / r.correction2
+    return m_hat / (v_hat.sqrt() + c.eps), {"m": m, "v": v}
+
+
+def _rho(w: Tensor, c: Constants) -> Tensor | None:
+    """The divisor of the relative step, elementwise or one number a tensor; None for the form without."""
+    if c.multiplicative_form == "relative":
+        return None
+    size = w.square().mean().sqrt() if c.multiplicative_form == "normalized_rho_tensor" else w.abs()
+    return size.clamp(min=c.tau)
+
+
+def _exponent_direction(
+    g_e: Tensor, state: Mapping[str, Tensor], c: Constants, r: Rates, projection: Tensor | None
+) -> tuple[Tensor, State]:
+    """The exponent gradient, divided by the root of its second moment where the form has one."""
+    if c.multiplicative_form == "unnormalized_rho":
+        return g_e, {}
+    if projection is not None:
+        scale, v_r = channel_scale(g_e, projection, state["v_r"], c, r)
+        return scale * g_e, {"v_r": v_r}
+    v_e = _moving_average(state["v_e"], g_e * g_e, c.beta2)
+    return g_e / ((v_e / r.correction2).sqrt() + c.eps), {"v_e": v_e}
+
+
+def relative_step(
+    w: Tensor, g: Tensor, state: Mapping[str, Tensor], c: Constants, r: Rates, *, projection: Tensor | None = None
+) -> tuple[Tensor, State]:
+    """u_m, the step relative to the weight, in [-r_max, r_max]."""
+    g_e = LN2 * w * g
+    direction, new_state = _exponent_direction(g_e, state, c, r, projection)
+    proposal = -r.multiplicative * direction
+    rho = _rho(w, c)
+    return _clip(proposal if rho is None else proposal / rho, c.max_relative_step), new_state
+
+
+def adamw(
+    w: Tensor, g: Tensor, state: Mapping[str, Tensor], c: Constants, r: Rates, *, projection: Tensor | None = None
+) -> tuple[Step, State]:
+    """w_new = w + u_a - eta_a wd w"""
+    direction, new_state = _adam(w, g, state, c, r)
+    return Step(-r.additive * direction, w.new_zeros(()), -r.decay * w), new_state
+
+
+def madam(
+    w: Tensor, g: Tensor, state: Mapping[str, Tensor], c: Constants, r: Rates, *, projection: Tensor | None = None
+) -> tuple[Step, State]:
+    """w_new = w + w u_m - eta_m wd w: the multiplicative branch alone, which cannot leave zero."""
+    u_m, new_state = relative_step(w, g, state, c, r, projection=projection)
+    return Step(w.new_zeros(()), w * u_m, -r.decay * w), new_state
+
+
+def m_plus_adam(
+    w: Tensor, g: Tensor, state: Mapping[str, Tensor], c: Constants, r: Rates, *, projection: Tensor | None = None
+) -> tuple[Step, State]:
+    """w_new = w + w u_m + u_a - (eta_a wd + eta_m wd_mult) w"""
+    direction, additive_state = _adam(w, g, state, c, r)
+    u_m, multiplicative_state = relative_step(w, g, state, c, r, projection=projection)
+    return Step(-r.additive * direction, w * u_m, -r.decay * w), additive_state | multiplicative_state
+
+
+def additive_twin(
+    w: Tensor, g: Tensor, state: Mapping[str, Tensor], c: Constants, r: Rates, *, projection: Tensor | None = None
+) -> tuple[Step, State]:
+    """M+Adam's control: the second branch is additive, -eta_m g / (sqrt(v_hat) + eps), clipped to r_max |w|; no v_e."""
+    direction, new_state = _adam(w, g, state, c, r)
+    second = -r.multiplicative * g / ((new_state["v"] / r.correction2).sqrt() + c.eps)
+    bound = None if c.max_relative_step is None else c.max_relative_step * w.abs()
+    return Step(-r.additive * direction, _clip(second, bound), -r.decay * w), new_state
+
+
+RULES: Mapping[str, Rule] = {
+    "adamw": adamw,
+    "madam": madam,
+    "m-plus-adam": m_plus_adam,
+    "additive-twin": additive_twin,
+}
+_ADDITIVE_STATES: Mapping[str, tuple[str, ...]] = {
+    "adamw": ("m", "v"),
+    "madam": (),
+    "m-plus-adam": ("m", "v"),
+    "additive-twin": ("m", "v"),
+}
+_MULTIPLICATIVE = ("madam", "m-plus-adam")
+
+
+def state_shapes(rule: str, shape: torch.Size, c: Constants) -> dict[str, torch.Size]:
+    """Name -> shape of the states that `rule` keeps for a weight of `shape`; all start at zero."""
+    shapes = dict.fromkeys(_ADDITIVE_STATES[rule], shape)
+    if rule in _MULTIPLICATIVE and c.multiplicative_form != "unnormalized_rho":
+        if c.second_moment == "apollo_e":
+            shapes["v_r"] = projected_shape(shape, c.apollo_rank)
+        else:
+            shapes["v_e"] = shape
+    return shapes

@@ -1,0 +1,50 @@
+"""Where a parameter's elements lie when it is sharded (DTensor): the local tensor and its flat indices.
+
+Rounding bits belong to an element of the whole parameter, so every world size draws the same ones.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a DTensor (it shares the storage); any other tensor as it is."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def flat_position(shape: torch.Size, local_shape: tuple[int, ...], offset: tuple[int, ...]) -> int | Tensor:
+    """Flat index, in a tensor of `shape`, of the block of `local_shape` that starts at `offset`.
+
+    One number, that of the first element, where the block is contiguous in the whole; else the index of every
+    element, int64 of `local_shape`.
+    """
+    if tuple(local_shape[1:]) == tuple(shape[1:]):
+        return offset[0] * shape[1:].numel() if len(shape) else 0
+    index = torch.zeros(local_shape, dtype=torch.int64)
+    for dim, (start, size) in enumerate(zip(offset, local_shape, strict=True)):
+        along = (torch.arange(size) + start) * shape[dim + 1 :].numel()
+        index += along.reshape([-1 if d == dim else 1 for d in range(len(shape))])
+    return index
+
+
+def position_of(param: Tensor) -> int | Tensor:
+    """`flat_position` of this rank's part of `param`; 0 for a tensor that is not sharded."""
+    if not isinstance(param, DTensor):
+        return 0
+    local_shape, offset = compute_local_shape_and_global_offset(param.shape, param.device_mesh, param.placements)
+    position = flat_position(param.shape, local_shape, offset)
+    return position.to(param.device) if isinstance(position, Tensor) else position
+
+
+def is_split(param: Tensor) -> bool:
+    """Whether this rank holds less than the whole parameter."""
+    return isinstance(param, DTensor) and any(not placement.is_replicate() for placement in param.placements)
+
+
+def splits_rows(param: Tensor) -> bool:
+    """Whether a row (the last dimension, along which blocks run) is cut."""
+    return isinstance(param, DTensor) and local(param).shape[-1:] != param.shape[-1:]

@@ -1,0 +1,222 @@
+"""The weight store: format + write-back + carry. The only place that rounds weights.
+
+    read() -> w32            the stored weight in float32
+    write(w32, delta, t)     w32 + delta rounded to the format; the decay is part of delta
+
+What a parameter is. If its dtype is the weight format, the parameter is the stored weight. Otherwise the store holds
+the weight (float32 master, codes and scales) and the parameter is its compute copy: decode(store) after construction
+and after every write. A write to a compute copy from outside would be lost, so it is noticed and refused.
+
+Write-backs: `nearest`; `stochastic`, whose bits are a function of (seed, t, parameter id, flat index); `kahan`, which
+keeps what rounding lost (`carry`, bf16) and adds it to the next step. In float32 all three are the same.
+
+Shadow, for formats that store codes: `none`, one rounding; `refreshed`, decoded into the shadow dtype, updated there,
+then encoded, two roundings; `persistent`, a hidden master in the shadow dtype, which is what the rule reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mpadam.numerics import random_bits
+from mpadam.numerics.base import Encoded, Format
+
+WRITE_BACKS = ("nearest", "stochastic", "kahan")
+SHADOWS = ("none", "refreshed", "persistent")
+CARRY_DTYPE = torch.bfloat16
+_CODE = "weight."  # prefix of the encoded tensors among the tensors of a store
+
+
+@dataclass(frozen=True)
+class StorePlan:
+    """How a weight is kept. Raises ValueError for combinations that have no meaning."""
+
+    format: Format
+    write_back: str = "nearest"
+    shadow: str = "none"
+    shadow_dtype: torch.dtype = torch.bfloat16
+
+    def __post_init__(self) -> None:
+        if self.write_back not in WRITE_BACKS:
+            raise ValueError(f"write_back = {self.write_back!r}: give one of {', '.join(WRITE_BACKS)}")
+        if self.shadow not in SHADOWS:
+            raise ValueError(f"shadow = {self.shadow!r}: give one of {', '.join(SHADOWS)}")
+        if self.shadow != "none" and self.format.dtype is not None:
+            raise ValueError(
+                f"shadow = {self.shadow!r} with weight_format = {self.format.name!r}: a shadow stands beside codes; "
+                "give an fp8 or nvfp4 format, or shadow='none'"
+            )
+        if self.shadow != "none" and self.write_back == "kahan":
+            raise ValueError(
+                f"write_back = 'kahan' with shadow = {self.shadow!r}: the carry already keeps what a shadow would; "
+                "choose one of the two"
+            )
+
+    @property
+    def has_carry(self) -> bool:
+        """float32 arithmetic loses nothing on its way into a float32 weight: nothing to carry."""
+        return self.write_back == "kahan" and self.format.dtype != torch.float32
+
+    @property
+    def needs_bits(self) -> bool:
+        return self.write_back == "stochastic" and self.format.dtype != torch.float32
+
+
+def read_weight(plan: StorePlan, tensors: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+    """The weight that the rule sees, float32, from the tensors of a store."""
+    if plan.shadow == "persistent":
+        return tensors["shadow"].to(torch.float32)
+    return _decode(plan, tensors, shape, torch.float32)
+
+
+def next_weight(
+    plan: StorePlan, tensors: Mapping[str, Tensor], w32: Tensor, delta: Tensor, bits: Tensor | None
+) -> dict[str, Tensor]:
+    """The tensors of the store after `w32 + delta` is written; changes nothing in place (the rounding site)."""
+    if plan.has_carry:
+        return _compensated(plan, tensors, w32, delta)
+    target = w32 + delta
+    new: dict[str, Tensor] = {}
+    if plan.shadow == "refreshed":
+        target = (w32.to(plan.shadow_dtype).to(torch.float32) + delta).to(plan.shadow_dtype).to(torch.float32)
+    elif plan.shadow == "persistent":
+        new["shadow"] = target.to(plan.shadow_dtype)
+        target = new["shadow"].to(torch.float32)
+    return new | _encode(plan, target, bits, previous=_encoded(tensors, w32.shape))
+
+
+def refreshed_copy(plan: StorePlan, tensors: Mapping[str, Tensor], copy: Tensor) -> Tensor:
+    """decode(store) in the shape and dtype of the compute copy."""
+    return _decode(plan, tensors, copy.shape, copy.dtype)
+
+
+def _compensated(plan: StorePlan, tensors: Mapping[str, Tensor], w32: Tensor, delta: Tensor) -> dict[str, Tensor]:
+    """Kahan: the step and what earlier roundings lost are added together; what this rounding loses is kept."""
+    target = w32 + (delta + tensors["carry"].to(torch.float32))
+    new = _encode(plan, target, None, previous=_encoded(tensors, w32.shape))
+    new["carry"] = (target - _decode(plan, new, w32.shape, torch.float32)).to(CARRY_DTYPE)
+    return new
+
+
+def _encoded(tensors: Mapping[str, Tensor], shape: torch.Size) -> Encoded:
+    return Encoded({k.removeprefix(_CODE): t for k, t in tensors.items() if k.startswith(_CODE)}, shape)
+
+
+def _encode(plan: StorePlan, x: Tensor, bits: Tensor | None, *, previous: Encoded | None) -> dict[str, Tensor]:
+    rounding = "nearest" if bits is None else "stochastic"
+    encoded = plan.format.encode(x, rounding=rounding, bits=bits, previous=previous)
+    return {_CODE + name: tensor for name, tensor in encoded.tensors.items()}
+
+
+def _decode(plan: StorePlan, tensors: Mapping[str, Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    return plan.format.decode(_encoded(tensors, shape), dtype)
+
+
+class WeightStore:
+    """The stored weight of one parameter.
+
+    plan: format, write-back and shadow.
+    param: the parameter's local tensor: the weight itself, or its compute copy.
+    state: the optimizer's state of this parameter; the tensors that the store owns live in it.
+    seed, tensor_id, position: with the update number, what the rounding bits are a function of; position is where
+        the local tensor lies in the unsharded parameter: the flat index of its first element, or of every element.
+    """
+
+    def __init__(
+        self,
+        plan: StorePlan,
+        param: Tensor,
+        state: dict,
+        *,
+        seed: int = 0,
+        tensor_id: int = 0,
+        position: int | Tensor = 0,
+    ) -> None:
+        self.plan, self.param, self.state = plan, param, state
+        self.seed, self.tensor_id, self.position = seed, tensor_id, position
+        self.dtype = param.dtype
+        self.is_weight = plan.format.dtype == param.dtype
+        self._seen = self._fingerprint()
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything the store keeps, by name: `weight.*`, and `carry` and `shadow` where the plan has them."""
+        own = {k: t for k, t in self.state.items() if k.startswith(_CODE) or k in ("carry", "shadow")}
+        return own | ({_CODE + "codes": self.param.detach()} if self.is_weight else {})
+
+    def read(self) -> Tensor:
+        """The stored weight, float32, shape of the parameter."""
+        return read_weight(self.plan, self.tensors, self.param.shape)
+
+    @torch.no_grad()
+    def write(self, w32: Tensor, delta: Tensor, t: int) -> None:
+        """Store `w32 + delta` as update number `t` and refresh the compute copy."""
+        self.assign(next_weight(self.plan, self.tensors, w32, delta, self.bits(t)))
+        self.refresh_copy()
+
+    def bits(self, t: int) -> Tensor | None:
+        """Random bits of update `t`, or None where rounding needs none."""
+        if not self.plan.needs_bits:
+            return None
+        where = {"index": self.position} if isinstance(self.position, Tensor) else {"offset": self.position}
+        key = {"seed": self.seed, "step": t, "tensor_id": self.tensor_id}
+        return random_bits(**key, shape=self.param.shape, device=self.param.device, **where)
+
+    def assign(self, new: Mapping[str, Tensor]) -> None:
+        """Replace the store's tensors by those of `next_weight`, in place."""
+        for name, tensor in self.tensors.items():
+            tensor.copy_(new[name])
+
+    @torch.no_grad()
+    def refresh_copy(self) -> None:
+        """Set the compute copy to decode(store) and remember its version."""
+        if not self.is_weight:
+            self.param.copy_(refreshed_copy(self.plan, self.tensors, self.param))
+        self.remember()
+
+    def remember(self) -> None:
+        """The compute copy as it is now is the store's own work."""
+        self._seen = self._fingerprint()
+
+    @torch.no_grad()
+    def initialise(self, values: Tensor | None = None) -> None:
+        """Take the weight from `values` (default: the parameter), which may be finer than the format.
+
+        The carry starts as what the format cannot hold of it, and a persistent shadow as the values themselves.
+        """
+        x = (self.param if values is None else values).detach().to(self.param.device, torch.float32)
+        new = _encode(self.plan, x, None, previous=None)
+        if self.plan.has_carry:
+            new["carry"] = (x - _decode(self.plan, new, x.shape, torch.float32)).to(CARRY_DTYPE)
+        if self.plan.shadow == "persistent":
+            new["shadow"] = x.to(self.plan.shadow_dtype)
+        if self.is_weight:
+            self.param.copy_(new.pop(_CODE + "codes"))
+        self.state.update({name: tensor.clone() for name, tensor in new.items()})
+        self.refresh_copy()
+
+    def check_untouched(self) -> None:
+        """Raise ValueError if the parameter changed its dtype or, being a copy, no longer is decode(store)."""
+        if self.param.dtype != self.dtype:
+            raise ValueError(
+                f"a parameter was {self.dtype} when the optimizer was built and is {self.param.dtype} now: convert the "
+                "model first (model.to(dtype)), then build the optimizer"
+            )
+        if self.is_weight or self._seen == self._fingerprint():
+            return
+        if torch.equal(self.param, refreshed_copy(self.plan, self.tensors, self.param)):
+            self.remember()
+            return
+        raise ValueError(
+            f"a parameter of shape {tuple(self.param.shape)} was written from outside, but the optimizer holds its "
+            f"weight in {self.plan.format.name} and the parameter is only a copy: call optimizer.reload_weights() "
+            "after writing to parameters"
+        )
+
+    def _fingerprint(self) -> tuple[int, int]:
+        """Changes with every in-place write that autograd sees, and when the parameter gets another storage."""
+        return self.param._version, self.param.data_ptr()

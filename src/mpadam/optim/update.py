@@ -1,0 +1,90 @@
+"""One update of one parameter as a pure function over tensors, eager or compiled.
+
+    read -> rule -> round -> new tensors
+
+`torch.compile` sees the whole of it, so a compiled step reads and writes each tensor once. Rates are 0-d tensors
+there: as numbers they would be compiled into the code, and every step of a schedule would compile again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mpadam.optim.rules import RULES, Constants, Rates, State, Step
+from mpadam.optim.store import StorePlan, next_weight, read_weight, refreshed_copy
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is fixed about the update of a parameter: rule x write-back x format and its constants."""
+
+    rule: str
+    constants: Constants
+    store: StorePlan
+
+
+class Operands(NamedTuple):
+    """The tensors of one update.
+
+    copy: the compute copy, or None where the parameter is the weight.  stored: the tensors of the store.
+    moments: the states of the rule.  grad: any floating dtype.  bits, projection: None where not needed.
+    """
+
+    copy: Tensor | None
+    stored: dict[str, Tensor]
+    moments: State
+    grad: Tensor
+    bits: Tensor | None
+    projection: Tensor | None
+
+
+class Update(NamedTuple):
+    """What one update computed: the weight before it, the step before rounding, moments (float32), new store."""
+
+    before: Tensor
+    step: Step
+    moments: State
+    stored: dict[str, Tensor]
+
+
+def advance(plan: Plan, x: Operands, rates: Rates) -> Update:
+    """The update as a pure function; float32 until the store rounds."""
+    w = read_weight(plan.store, x.stored, x.grad.shape)
+    moments = {name: tensor.to(torch.float32) for name, tensor in x.moments.items()}
+    step, new_moments = RULES[plan.rule](
+        w, x.grad.to(torch.float32), moments, plan.constants, rates, projection=x.projection
+    )
+    return Update(w, step, new_moments, next_weight(plan.store, x.stored, w, step.delta, x.bits))
+
+
+def apply(plan: Plan, x: Operands, new: Update) -> None:
+    """Put the results in their places; moments round to nearest in their own dtype."""
+    for name, tensor in new.moments.items():
+        x.moments[name].copy_(tensor)
+    for name, tensor in new.stored.items():
+        x.stored[name].copy_(tensor)
+    if x.copy is not None:
+        x.copy.copy_(refreshed_copy(plan.store, new.stored, x.copy))
+
+
+def update(plan: Plan, x: Operands, rates: Rates) -> Update:
+    """`advance`, then `apply`."""
+    new = advance(plan, x, rates)
+    apply(plan, x, new)
+    return new
+
+
+@cache
+def compiled_update(plan: Plan) -> Callable[[Operands, Rates], None]:
+    """`update` of this plan through torch.compile; one graph for each shape of parameter."""
+
+    def run(x: Operands, rates: Rates) -> None:
+        update(plan, x, rates)
+
+    return torch.compile(run, fullgraph=True, dynamic=False)
