@@ -1,0 +1,66 @@
+"""Cutting tensors into blocks that share a scale, and the arithmetic of scales.
+
+Blocks run along the last dimension (or tile the last two); the last block of a row may be short. Zero padding makes
+it as long as the others while it is worked on: zeros never enter an amax, and `from_blocks` cuts them off.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+_MANTISSA = (1 << 23) - 1
+MIN_SCALE_EXPONENT = -110
+"""Scales are at least 2**-110: the product of a scale and the smallest code is a normal float32 (and bf16), so no
+result depends on whether a device flushes subnormals. Weights below 2**-110 times the smallest code become zero."""
+
+
+def to_blocks(x: Tensor, block: tuple[int, int]) -> Tensor:
+    """(batch, block rows, rows of a block, blocks a row, block length) of `x`, zero-padded."""
+    rows, cols = (1, *x.shape)[-2:] if x.dim() else (1, 1)
+    x = x.reshape(math.prod(x.shape[:-2]), rows, cols)
+    down, across = -(-rows // block[0]), -(-cols // block[1])
+    x = pad(x, (0, across * block[1] - cols, 0, down * block[0] - rows))
+    return x.reshape(x.shape[0], down, block[0], across, block[1])
+
+
+def from_blocks(blocks: Tensor, shape: torch.Size) -> Tensor:
+    """The tensor of `shape` that `to_blocks` cut, without the padding, in memory of its own."""
+    rows, cols = (1, *shape)[-2:] if len(shape) else (1, 1)
+    batch, down, height, across, length = blocks.shape
+    whole = blocks.reshape(batch, down * height, across * length)
+    if (rows, cols) != (down * height, across * length):
+        whole = whole[:, :rows, :cols].clone(memory_format=torch.contiguous_format)  # leaves the padding's memory
+    return whole.reshape(shape)
+
+
+def scales_shape(shape: torch.Size, block: tuple[int, int]) -> tuple[int, ...]:
+    """Shape in which the scales of a tensor of `shape` are stored: one a block, `(1,)` for a 0-d tensor."""
+    *rows, cols = shape if len(shape) else (1,)
+    across = -(-cols // block[1])
+    return (*rows[:-1], -(-rows[-1] // block[0]), across) if rows else (across,)
+
+
+def finite_amax(blocks: Tensor) -> Tensor:
+    """Largest finite magnitude of each block, dimensions kept: a NaN or Inf must not spoil its neighbours' scale."""
+    return torch.where(torch.isfinite(blocks), blocks.abs(), 0.0).amax((2, 4), keepdim=True)
+
+
+def power_of_two_scale(amax: Tensor, limit: float) -> Tensor:
+    """The smallest power of two s, at least 2**MIN_SCALE_EXPONENT, with `amax <= limit * s`."""
+    fraction, exponent = math.frexp(limit)  # limit = 2 * fraction * 2**(exponent - 1), 2 * fraction in [1, 2)
+    mantissa = int((2 * fraction - 1) * 2**23)
+    # Adding what carries into the exponent exactly where the mantissa of amax is above that of limit.
+    biased = (amax.view(torch.int32) + (_MANTISSA - mantissa)) >> 23
+    return ((biased - (exponent - 1)).clamp(min=MIN_SCALE_EXPONENT + 127) << 23).view(torch.float32)
+
+
+def divide(x: Tensor, y: Tensor) -> Tensor:
+    """x / y as IEEE float32 rounds it, also in a compiled GPU kernel, whose float32 division is approximate.
+
+    float64 has more than twice the digits of float32, so rounding its quotient again gives the same result.
+    """
+    return (x.double() / y.double()).float() if x.is_cuda else x / y

@@ -1,0 +1,133 @@
+"""FP8 in blocks: one byte a weight and one scale a block (paper.md section 3, "fp8").
+
+    encoded = Fp8Blocks(fmt="e5m2", block_size=256, power_of_two_scale=True).encode(w32)
+    w32 = Fp8Blocks().decode(encoded)
+
+What is stored: `codes`, uint8 of the tensor's shape (the bytes of torch.float8_*: as uint8 they survive every
+checkpoint format and collective), and `scales`, one a block: the biased exponent as uint8 (s = 2**(byte - 127)) for
+powers of two, else float16.
+
+The scale of a block is the smallest one with `amax <= fmt_max * scale`: rounded *up*, for a scale rounded to nearest
+saturates the largest weight of half of the blocks and so biases it. Where rounding to nearest takes the largest weight
+down so far that the next smaller scale holds it, that scale is stored: the values lose nothing, and encoding what was
+decoded gives back every code and scale. A float16 scale is at least 2**-24 and at most 65504 (above it values
+saturate).
+
+NaN stays NaN and Inf becomes NaN, each at its own place; the other weights of the block keep their values, since the
+scale is that of the finite ones. A block of zeros has the smallest scale, decodes to zeros and leaves zero freely.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mpadam.numerics.base import Encoded, Rounding
+from mpadam.numerics.blocks import (
+    MIN_SCALE_EXPONENT,
+    divide,
+    finite_amax,
+    from_blocks,
+    power_of_two_scale,
+    scales_shape,
+    to_blocks,
+)
+from mpadam.numerics.grids import get_grid, reciprocal_of_power_of_two, round_to_grid, saturating_cast
+from mpadam.numerics.rounding import check_rounding
+
+_FP16_MIN, _FP16_MAX = 2.0**-24, 65504.0
+
+
+@dataclass(frozen=True)
+class Fp8Blocks:
+    """FP8 with a scale for each block of `block_size` along the last dimension, or each tile of `block_shape`.
+
+    fmt: "e5m2" (the reference command) or "e4m3".
+    power_of_two_scale: True stores 1-byte exponents, False float16 scales.
+    block_shape: (rows, columns) of a tile of the last two dimensions, e.g. (256, 256), instead of `block_size`.
+    """
+
+    fmt: str = "e5m2"
+    block_size: int = 256
+    power_of_two_scale: bool = True
+    block_shape: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        get_grid(self.fmt, ("e4m3", "e5m2"))
+        if min(self.block) < 1:
+            raise ValueError(f"block_size={self.block_size}, block_shape={self.block_shape}: give positive sizes")
+
+    @property
+    def block(self) -> tuple[int, int]:
+        return self.block_shape or (1, self.block_size)
+
+    @property
+    def dtype(self) -> None:
+        return None
+
+    @property
+    def name(self) -> str:
+        """`fp8_e5m2`, and what is not the default."""
+        block = f"-{self.block[0]}x{self.block[1]}" if self.block_shape else f"-b{self.block_size}"
+        return f"fp8_{self.fmt}{'' if block == '-b256' else block}{'' if self.power_of_two_scale else '-fp16scale'}"
+
+    def encode(
+        self, x: Tensor, *, rounding: Rounding = "nearest", bits: Tensor | None = None, previous: Encoded | None = None
+    ) -> Encoded:
+        """Codes and scales of float32 `x`, any shape; see base.Format."""
+        check_rounding(x, rounding, bits)
+        blocks = to_blocks(x, self.block)
+        scale = self._choose_scale(finite_amax(blocks), rounding)
+        scaled = blocks * reciprocal_of_power_of_two(scale) if self.power_of_two_scale else divide(blocks, scale)
+        codes = saturating_cast(scaled, self.fmt, rounding, None if bits is None else to_blocks(bits, self.block))
+        stored = scale.reshape(scales_shape(x.shape, self.block))
+        return Encoded(
+            {"codes": from_blocks(codes.view(torch.uint8), x.shape), "scales": self._pack_scale(stored)}, x.shape
+        )
+
+    def decode(self, encoded: Encoded, dtype: torch.dtype = torch.float32) -> Tensor:
+        """codes * scale; exact in float32, and in bf16 where the scales are powers of two."""
+        grid = get_grid(self.fmt)
+        assert grid.dtype is not None
+        blocks = to_blocks(encoded.codes.view(grid.dtype).to(torch.float32), self.block)
+        scale = self._unpack_scale(encoded.tensors["scales"])
+        return from_blocks(
+            blocks * scale.reshape(blocks.shape[0], blocks.shape[1], 1, blocks.shape[3], 1), encoded.shape
+        ).to(dtype)
+
+    def _choose_scale(self, amax: Tensor, rounding: Rounding) -> Tensor:
+        grid = get_grid(self.fmt)
+        if self.power_of_two_scale:
+            scale = power_of_two_scale(amax, grid.max)
+            lower = (scale / 2).clamp(min=2.0**MIN_SCALE_EXPONENT)
+        else:
+            scale, lower = _float16_scales(amax, grid.max)
+        if rounding == "stochastic":
+            return scale
+        rounded = round_to_grid(divide(amax, scale), grid) * scale
+        return torch.where(rounded <= grid.max * lower, lower, scale)
+
+    def _pack_scale(self, scale: Tensor) -> Tensor:
+        if self.power_of_two_scale:
+            return (scale.view(torch.int32) >> 23).to(torch.uint8)
+        return scale.to(torch.float16)
+
+    def _unpack_scale(self, stored: Tensor) -> Tensor:
+        if self.power_of_two_scale:
+            return (stored.to(torch.int32) << 23).view(torch.float32)
+        return stored.to(torch.float32)
+
+
+def _float16_scales(amax: Tensor, limit: float) -> tuple[Tensor, Tensor]:
+    """The smallest float16 s in [2**-24, 65504] with amax <= limit * s, and the one below it, as float32."""
+    near = (amax * (1.0 / limit)).clamp(max=_FP16_MAX).to(torch.float16)
+    code = near.view(torch.int16)
+    code = code + (near.to(torch.float32) * limit < amax)  # limit * s is exact: 3 bits times 11 bits
+    return tuple(_float16(code - below) for below in (0, 1))  # type: ignore[return-value]
+
+
+def _float16(code: Tensor) -> Tensor:
+    """float32 value of the positive float16 with this bit pattern, kept within the range of scales."""
+    return code.clamp(1, 0x7BFF).to(torch.int16).view(torch.float16).to(torch.float32)

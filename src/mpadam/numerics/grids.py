@@ -1,0 +1,133 @@
+"""The number grids of FP8 and FP4: e4m3, e5m2, e2m1. Rounding onto them, their spacing, their codes.
+
+A grid has `2**mantissa_bits` values in each binade down to `2**min_exponent`, and the same spacing below (subnormals).
+Every step here is exact in float32 (multiplications by powers of two, differences of neighbours, integer compares), so
+eager, compiled, CPU and GPU results agree bit for bit.
+
+`saturating_cast` instead of a bare `.to(torch.float8_...)`, whose result out of range depends on the stack:
+
+| input                    | e4m3    | e5m2      |
+|--------------------------|---------|-----------|
+| finite, at most the max  | rounded | rounded   |
+| finite, above            | +-448   | +-57344   |
+| +-Inf, NaN               | NaN     | NaN       |
+
+Inf becomes NaN on purpose: a value that is already lost must show, and 448 looks plausible.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mpadam.numerics.base import Rounding
+from mpadam.numerics.rounding import check_rounding
+
+_EXPONENT_FIELD = 0x7F800000
+_ONE_EXPONENT = 1 << 23
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A floating-point grid: sign, and magnitudes up to `max`."""
+
+    name: str
+    mantissa_bits: int
+    min_exponent: int
+    max: float
+    dtype: torch.dtype | None = None
+
+
+E2M1 = Grid("e2m1", mantissa_bits=1, min_exponent=0, max=6.0)
+E4M3 = Grid("e4m3", mantissa_bits=3, min_exponent=-6, max=448.0, dtype=torch.float8_e4m3fn)
+E5M2 = Grid("e5m2", mantissa_bits=2, min_exponent=-14, max=57344.0, dtype=torch.float8_e5m2)
+BF16 = Grid("bf16", mantissa_bits=7, min_exponent=-126, max=torch.finfo(torch.bfloat16).max, dtype=torch.bfloat16)
+FP32 = Grid("fp32", mantissa_bits=23, min_exponent=-126, max=torch.finfo(torch.float32).max, dtype=torch.float32)
+GRIDS = {grid.name: grid for grid in (E2M1, E4M3, E5M2, BF16, FP32)}
+
+
+def get_grid(name: str, among: tuple[str, ...] = tuple(GRIDS)) -> Grid:
+    """The grid called `name`; ValueError with the names that there are."""
+    if name not in among:
+        raise ValueError(f"fmt={name!r}: choose one of {', '.join(among)}")
+    return GRIDS[name]
+
+
+def spacing(x: Tensor, fmt: str) -> Tensor:
+    """Distance from |x| to the next larger value of the grid (one ulp), float32, shape of `x`.
+
+    Below the smallest normal value it is the spacing of the subnormals, above the largest value that of the last
+    binade. For a format with scales: `spacing(x / scale, fmt) * scale`. NaN and Inf give NaN.
+    """
+    grid = get_grid(fmt)
+    ulp = _binade(x.abs().clamp(max=grid.max), grid) * 2.0**-grid.mantissa_bits
+    return torch.where(torch.isfinite(x), ulp, torch.nan)
+
+
+def round_to_grid(x: Tensor, grid: Grid, rounding: Rounding = "nearest", bits: Tensor | None = None) -> Tensor:
+    """The float32 values of `grid` that finite `x` rounds to (ties to even), saturating at `grid.max`; sign kept.
+
+    Stochastic: the two neighbours on the grid, the upper with probability equal to the fraction, from 31 of the 32
+    `bits`; a value of the grid never moves.
+    """
+    magnitude = x.abs().clamp(max=grid.max)
+    binade = _binade(magnitude, grid)
+    ulp = binade * 2.0**-grid.mantissa_bits
+    steps = magnitude * reciprocal_of_power_of_two(ulp)
+    if bits is None:
+        whole = torch.round(steps)
+    else:
+        floor = torch.floor(steps)
+        threshold = ((steps - floor) * 2.0**31).to(torch.int32)
+        whole = floor + ((bits & 0x7FFFFFFF) < threshold)
+    return torch.copysign(whole * ulp, x)
+
+
+def saturating_cast(x: Tensor, fmt: str, rounding: Rounding = "nearest", bits: Tensor | None = None) -> Tensor:
+    """Float32 `x` as torch.float8_e4m3fn (`fmt="e4m3"`) or torch.float8_e5m2 (`"e5m2"`): the table above.
+
+    bits: int32, shape of `x`; required if and only if rounding is stochastic. `.view(torch.uint8)` gives the codes.
+    """
+    check_rounding(x, rounding, bits)
+    grid = get_grid(fmt, ("e4m3", "e5m2"))
+    assert grid.dtype is not None
+    finite = torch.isfinite(x)
+    if bits is not None:
+        x = round_to_grid(torch.where(finite, x, 0.0), grid, rounding, bits)
+    # Within the range torch's own cast is to nearest, ties to even, on CPU and GPU alike.
+    return torch.where(finite, x.clamp(-grid.max, grid.max), torch.nan).to(grid.dtype)
+
+
+def encode_e2m1(x: Tensor) -> Tensor:
+    """4-bit codes (uint8, sign in bit 3) of values that lie on the e2m1 grid: 0 .5 1 1.5 2 3 4 6 are codes 0 to 7."""
+    magnitude = x.abs()
+    code = torch.minimum(torch.minimum(2 * magnitude, magnitude + 2), magnitude / 2 + 4)
+    return code.to(torch.uint8) | (torch.signbit(x).to(torch.uint8) << 3)
+
+
+def decode_e2m1(codes: Tensor) -> Tensor:
+    """float32 values of 4-bit codes: `encode_e2m1` turned round."""
+    code = (codes & 7).to(torch.float32)
+    magnitude = torch.maximum(torch.maximum(code / 2, code - 2), 2 * code - 8)
+    return torch.where(codes > 7, -magnitude, magnitude)
+
+
+def decode_table(fmt: str) -> Tensor:
+    """float32 values of all codes in order: 256 for e4m3 and e5m2 (NaN and Inf included), 16 for e2m1."""
+    grid = get_grid(fmt, ("e2m1", "e4m3", "e5m2"))
+    if grid.dtype is None:
+        return decode_e2m1(torch.arange(16, dtype=torch.uint8))
+    return torch.arange(256, dtype=torch.uint8).view(grid.dtype).to(torch.float32)
+
+
+def _binade(magnitude: Tensor, grid: Grid) -> Tensor:
+    """The power of two at or below each magnitude, at least 2**min_exponent."""
+    smallest = (grid.min_exponent + 127) * _ONE_EXPONENT
+    return (magnitude.view(torch.int32) & _EXPONENT_FIELD).clamp(min=smallest).view(torch.float32)
+
+
+def reciprocal_of_power_of_two(p: Tensor) -> Tensor:
+    """1/p, exact without a division (a compiled GPU division is approximate); p a normal power of two to 2**126."""
+    return (254 * _ONE_EXPONENT - p.view(torch.int32)).view(torch.float32)

@@ -1,0 +1,143 @@
+"""NVFP4: half a byte a weight, one byte a block of 16, one float32 a tensor (paper.md section 3, "nvfp4").
+
+    weight = code (e2m1) * block scale (e4m3) * tensor scale
+
+    encoded = NvFp4(tensor_scale="amax").encode(w32)
+    encoded = NvFp4(tensor_scale="pow2_sticky").encode(w32, previous=encoded)
+
+What is stored: `codes`, uint8, two weights a byte along the last dimension, the first in the low half; the last byte
+of a row of odd length has a zero in its high half. `scales`, uint8, the bytes of torch.float8_e4m3fn, one a block.
+`tensor_scale`, float32, 0-d.
+
+Tensor scale. `amax` is NVIDIA's: amax / 2688 (= 6 * 448). It ties all weights together: raising the largest by 1%
+raises every other by about 1%. `pow2_sticky` is the smallest power of two with amax <= 2688 * s, kept from `previous`
+until it overflows or amax < 2688 * s / 4; changing a weight then moves none outside its block, and a decoded value is
+exact in bf16.
+
+Block scale. block amax / 6 in units of the tensor scale, at least 2**-6 (the smallest normal e4m3: coarser scales
+would not be stable, and a zero scale would trap a block at zero). Rounded to nearest as NVIDIA's when the weights
+are, up when they are rounded stochastically: or the largest weight of a block saturates and is biased.
+
+NaN or Inf: e2m1 has neither, so the block that holds one gets a NaN scale and decodes to NaN whole; other blocks, and
+the tensor scale, do not notice. Zeros are exact, and their block can leave zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from mpadam.numerics.base import Encoded, Rounding
+from mpadam.numerics.blocks import (
+    MIN_SCALE_EXPONENT,
+    divide,
+    finite_amax,
+    from_blocks,
+    power_of_two_scale,
+    scales_shape,
+    to_blocks,
+)
+from mpadam.numerics.grids import E2M1, E4M3, decode_e2m1, encode_e2m1, round_to_grid
+from mpadam.numerics.rounding import check_rounding
+
+TensorScale = Literal["amax", "pow2_sticky"]
+_BLOCK = (1, 16)
+_LIMIT = E2M1.max * E4M3.max  # 2688
+_MIN_BLOCK_SCALE = 2.0**E4M3.min_exponent
+
+
+@dataclass(frozen=True)
+class NvFp4:
+    """NVFP4 storage; `tensor_scale`: "amax" (NVIDIA's definition) or "pow2_sticky" (see the module)."""
+
+    tensor_scale: TensorScale = "amax"
+
+    def __post_init__(self) -> None:
+        if self.tensor_scale not in get_args(TensorScale):
+            raise ValueError(f"tensor_scale={self.tensor_scale!r}: choose one of {', '.join(get_args(TensorScale))}")
+
+    @property
+    def dtype(self) -> None:
+        return None
+
+    @property
+    def name(self) -> str:
+        return "nvfp4" if self.tensor_scale == "amax" else "nvfp4_sticky"
+
+    def encode(
+        self, x: Tensor, *, rounding: Rounding = "nearest", bits: Tensor | None = None, previous: Encoded | None = None
+    ) -> Encoded:
+        """Codes, block scales and tensor scale of float32 `x`, any shape; see base.Format."""
+        check_rounding(x, rounding, bits)
+        blocks = to_blocks(x, _BLOCK)
+        amax = finite_amax(blocks)
+        tensor_scale = self._choose_tensor_scale(amax, previous)
+        scale = _choose_block_scale(amax, tensor_scale, rounding)
+        finite = torch.isfinite(blocks).all(4, keepdim=True)
+        values = torch.where(finite, blocks, 0.0)
+        scaled = self._scaled(values, scale, tensor_scale)
+        rounded = round_to_grid(scaled, E2M1)
+        if bits is not None:
+            random = round_to_grid(scaled, E2M1, rounding, to_blocks(bits, _BLOCK))
+            # A weight that is a value of the format stays, although `scaled` has a rounding error of its own.
+            rounded = torch.where(rounded * (scale * tensor_scale) == values, rounded, random)
+        scale = torch.where(finite, scale, torch.nan).to(torch.float8_e4m3fn).view(torch.uint8)
+        tensors = {
+            "codes": _pack(encode_e2m1(rounded), x.shape),
+            "scales": scale.reshape(scales_shape(x.shape, _BLOCK)),
+            "tensor_scale": tensor_scale,
+        }
+        return Encoded(tensors, x.shape)
+
+    def decode(self, encoded: Encoded, dtype: torch.dtype = torch.float32) -> Tensor:
+        """code * (block scale * tensor scale), as torchao; exact in float32 and bf16 with pow2_sticky."""
+        blocks = to_blocks(decode_e2m1(_unpack(encoded.codes, encoded.shape)), _BLOCK)
+        scale = encoded.tensors["scales"].view(torch.float8_e4m3fn).to(torch.float32) * encoded.tensors["tensor_scale"]
+        return from_blocks(
+            blocks * scale.reshape(blocks.shape[0], blocks.shape[1], 1, blocks.shape[3], 1), encoded.shape
+        ).to(dtype)
+
+    def _choose_tensor_scale(self, block_amax: Tensor, previous: Encoded | None) -> Tensor:
+        amax = pad(block_amax.flatten(), (0, 1)).amax()  # the zero is for an empty tensor
+        if self.tensor_scale == "amax":
+            return divide(amax, amax.new_tensor(_LIMIT)).clamp(min=2.0**MIN_SCALE_EXPONENT)
+        scale = power_of_two_scale(amax, _LIMIT)
+        if previous is None:
+            return scale
+        kept = previous.tensors["tensor_scale"]
+        return torch.where((amax <= _LIMIT * kept) & (amax >= _LIMIT / 4 * kept), kept, scale)
+
+    def _scaled(self, values: Tensor, scale: Tensor, tensor_scale: Tensor) -> Tensor:
+        """values / (scale * tensor_scale)."""
+        if self.tensor_scale == "amax":
+            return values * divide(1.0 / tensor_scale, scale)
+        return divide(values, scale * tensor_scale)
+
+
+def _choose_block_scale(amax: Tensor, tensor_scale: Tensor, rounding: Rounding) -> Tensor:
+    scale = divide(divide(amax, amax.new_tensor(E2M1.max)), tensor_scale).clamp(_MIN_BLOCK_SCALE, E4M3.max)
+    if rounding == "nearest":
+        return round_to_grid(scale, E4M3)
+    drop = (1 << (23 - E4M3.mantissa_bits)) - 1
+    # Up, but not for the few ulps by which the two divisions may have missed a value of the grid.
+    return ((scale.view(torch.int32) + (drop - 4)) & ~drop).view(torch.float32)
+
+
+def _pack(codes: Tensor, shape: torch.Size) -> Tensor:
+    """Blocks of 4-bit codes as bytes, shape (..., ceil(n / 2))."""
+    packed = codes[..., 0::2] | (codes[..., 1::2] << 4)
+    return from_blocks(packed, _packed_shape(shape))
+
+
+def _packed_shape(shape: torch.Size) -> torch.Size:
+    return torch.Size((*shape[:-1], (shape[-1] + 1) // 2)) if len(shape) else torch.Size((1,))
+
+
+def _unpack(packed: Tensor, shape: torch.Size) -> Tensor:
+    """4-bit codes of `shape` from bytes."""
+    codes = torch.stack((packed & 15, packed >> 4), dim=-1).flatten(-2)
+    return codes[..., : shape[-1]] if len(shape) else codes[0]
