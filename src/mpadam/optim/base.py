@@ -100,6 +100,8 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
             raise ValueError("tie_lr_mult = True with lr = 0: lr_mult follows lr / initial lr; give lr above 0")
 
     def _register(self, weight_format: str | Format) -> str:
+        if weight_format in self._formats:  # a name that an earlier group, or a format object, has brought
+            return str(weight_format)
         fmt = get_format(weight_format) if isinstance(weight_format, str) else weight_format
         if not isinstance(fmt, Format):
             raise ValueError(f"weight_format = {weight_format!r}: give a name such as 'bf16' or a format object")

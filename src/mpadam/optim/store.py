@@ -18,12 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from mpadam.numerics import random_bits
-from mpadam.numerics.base import Encoded, Format
+from mpadam.numerics.base import Encoded, Format, Rounding
 
 WRITE_BACKS = ("nearest", "stochastic", "kahan")
 SHADOWS = ("none", "refreshed", "persistent")
@@ -107,7 +108,7 @@ def _encoded(tensors: Mapping[str, Tensor], shape: torch.Size) -> Encoded:
 
 
 def _encode(plan: StorePlan, x: Tensor, bits: Tensor | None, *, previous: Encoded | None) -> dict[str, Tensor]:
-    rounding = "nearest" if bits is None else "stochastic"
+    rounding: Rounding = "nearest" if bits is None else "stochastic"
     encoded = plan.format.encode(x, rounding=rounding, bits=bits, previous=previous)
     return {_CODE + name: tensor for name, tensor in encoded.tensors.items()}
 
@@ -162,9 +163,10 @@ class WeightStore:
         """Random bits of update `t`, or None where rounding needs none."""
         if not self.plan.needs_bits:
             return None
-        where = {"index": self.position} if isinstance(self.position, Tensor) else {"offset": self.position}
-        key = {"seed": self.seed, "step": t, "tensor_id": self.tensor_id}
-        return random_bits(**key, shape=self.param.shape, device=self.param.device, **where)
+        draw = partial(random_bits, seed=self.seed, step=t, tensor_id=self.tensor_id, shape=self.param.shape)
+        if isinstance(self.position, Tensor):
+            return draw(index=self.position)
+        return draw(offset=self.position, device=self.param.device)
 
     def assign(self, new: Mapping[str, Tensor]) -> None:
         """Replace the store's tensors by those of `next_weight`, in place."""
