@@ -44,6 +44,13 @@ def scales_shape(shape: torch.Size, block: tuple[int, int]) -> tuple[int, ...]:
     return (*rows[:-1], -(-rows[-1] // block[0]), across) if rows else (across,)
 
 
+def scale_blocks(scales: Tensor, shape: torch.Size, block: tuple[int, int]) -> Tensor:
+    """Stored scales of a tensor of `shape`, in the shape that broadcasts with its blocks."""
+    rows = shape[-2] if len(shape) > 1 else 1
+    down, across = -(-rows // block[0]), scales.shape[-1]
+    return scales.reshape(math.prod(shape[:-2]), down, 1, across, 1)
+
+
 def finite_amax(blocks: Tensor) -> Tensor:
     """Largest finite magnitude of each block, dimensions kept: a NaN or Inf must not spoil its neighbours' scale."""
     return torch.where(torch.isfinite(blocks), blocks.abs(), 0.0).amax((2, 4), keepdim=True)
@@ -58,9 +65,20 @@ def power_of_two_scale(amax: Tensor, limit: float) -> Tensor:
     return ((biased - (exponent - 1)).clamp(min=MIN_SCALE_EXPONENT + 127) << 23).view(torch.float32)
 
 
-def divide(x: Tensor, y: Tensor) -> Tensor:
-    """x / y as IEEE float32 rounds it, also in a compiled GPU kernel, whose float32 division is approximate.
+def divide(x: Tensor, y: Tensor | float) -> Tensor:
+    """x / y as IEEE float32 rounds it, also on a GPU, where torch multiplies by the reciprocal of a number, and a
+    compiled kernel divides approximately.
 
     float64 has more than twice the digits of float32, so rounding its quotient again gives the same result.
     """
-    return (x.double() / y.double()).float() if x.is_cuda else x / y
+    return (x.double() / y).float() if x.is_cuda else x / y
+
+
+def keep_unchanged(scale: Tensor, stored_scale: Tensor, blocks: Tensor, stored_blocks: Tensor) -> Tensor:
+    """`scale`, but the stored one for the blocks whose weights all are what is stored.
+
+    For stochastic rounding: it may have taken the largest weight of a block down, whose scale would now be a smaller
+    one, on which the other weights are not values any more and so would move although nothing changed them.
+    """
+    unchanged = (blocks == stored_blocks).all(4, keepdim=True).all(2, keepdim=True)
+    return torch.where(unchanged, stored_scale, scale)

@@ -30,7 +30,9 @@ from mpadam.numerics.blocks import (
     divide,
     finite_amax,
     from_blocks,
+    keep_unchanged,
     power_of_two_scale,
+    scale_blocks,
     scales_shape,
     to_blocks,
 )
@@ -76,26 +78,41 @@ class Fp8Blocks:
     def encode(
         self, x: Tensor, *, rounding: Rounding = "nearest", bits: Tensor | None = None, previous: Encoded | None = None
     ) -> Encoded:
-        """Codes and scales of float32 `x`, any shape; see base.Format."""
+        """Codes and scales of float32 `x`, any shape; see base.Format.
+
+        previous: only stochastic rounding with float16 scales looks at it: a block that equals what is stored keeps
+            its scale, hence its values. With powers of two it does so anyway.
+        """
         check_rounding(x, rounding, bits)
-        blocks = to_blocks(x, self.block)
+        blocks = to_blocks(x.detach(), self.block)
         scale = self._choose_scale(finite_amax(blocks), rounding)
-        scaled = blocks * reciprocal_of_power_of_two(scale) if self.power_of_two_scale else divide(blocks, scale)
+        if self.power_of_two_scale:
+            scaled = blocks * reciprocal_of_power_of_two(scale)
+        else:
+            if bits is not None and previous is not None:
+                scale = keep_unchanged(scale, self._scale_of(previous), blocks, self._decode_blocks(previous))
+            scaled = divide(blocks, scale)
         codes = saturating_cast(scaled, self.fmt, rounding, None if bits is None else to_blocks(bits, self.block))
-        stored = scale.reshape(scales_shape(x.shape, self.block))
-        return Encoded(
-            {"codes": from_blocks(codes.view(torch.uint8), x.shape), "scales": self._pack_scale(stored)}, x.shape
-        )
+        scales = self._pack_scale(scale.reshape(scales_shape(x.shape, self.block)))
+        return Encoded({"codes": from_blocks(codes.view(torch.uint8), x.shape), "scales": scales}, x.shape)
 
     def decode(self, encoded: Encoded, dtype: torch.dtype = torch.float32) -> Tensor:
         """codes * scale; exact in float32, and in bf16 where the scales are powers of two."""
+        return from_blocks(self._decode_blocks(encoded), encoded.shape).to(dtype)
+
+    def _decode_blocks(self, encoded: Encoded) -> Tensor:
         grid = get_grid(self.fmt)
         assert grid.dtype is not None
-        blocks = to_blocks(encoded.codes.view(grid.dtype).to(torch.float32), self.block)
-        scale = self._unpack_scale(encoded.tensors["scales"])
-        return from_blocks(
-            blocks * scale.reshape(blocks.shape[0], blocks.shape[1], 1, blocks.shape[3], 1), encoded.shape
-        ).to(dtype)
+        return to_blocks(encoded.codes.view(grid.dtype).to(torch.float32), self.block) * self._scale_of(encoded)
+
+    def _scale_of(self, encoded: Encoded) -> Tensor:
+        """float32 scales, in the shape that broadcasts with blocks."""
+        stored = encoded.tensors["scales"]
+        if self.power_of_two_scale:
+            scale = (stored.to(torch.int32) << 23).view(torch.float32)
+        else:
+            scale = stored.to(torch.float32)
+        return scale_blocks(scale, encoded.shape, self.block)
 
     def _choose_scale(self, amax: Tensor, rounding: Rounding) -> Tensor:
         grid = get_grid(self.fmt)
@@ -113,11 +130,6 @@ class Fp8Blocks:
         if self.power_of_two_scale:
             return (scale.view(torch.int32) >> 23).to(torch.uint8)
         return scale.to(torch.float16)
-
-    def _unpack_scale(self, stored: Tensor) -> Tensor:
-        if self.power_of_two_scale:
-            return (stored.to(torch.int32) << 23).view(torch.float32)
-        return stored.to(torch.float32)
 
 
 def _float16_scales(amax: Tensor, limit: float) -> tuple[Tensor, Tensor]:

@@ -93,6 +93,7 @@ def saturating_cast(x: Tensor, fmt: str, rounding: Rounding = "nearest", bits: T
     check_rounding(x, rounding, bits)
     grid = get_grid(fmt, ("e4m3", "e5m2"))
     assert grid.dtype is not None
+    x = x.detach()
     finite = torch.isfinite(x)
     if bits is not None:
         x = round_to_grid(torch.where(finite, x, 0.0), grid, rounding, bits)

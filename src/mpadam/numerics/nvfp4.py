@@ -37,7 +37,9 @@ from mpadam.numerics.blocks import (
     divide,
     finite_amax,
     from_blocks,
+    keep_unchanged,
     power_of_two_scale,
+    scale_blocks,
     scales_shape,
     to_blocks,
 )
@@ -71,60 +73,85 @@ class NvFp4:
     def encode(
         self, x: Tensor, *, rounding: Rounding = "nearest", bits: Tensor | None = None, previous: Encoded | None = None
     ) -> Encoded:
-        """Codes, block scales and tensor scale of float32 `x`, any shape; see base.Format."""
+        """Codes, block scales and tensor scale of float32 `x`, any shape; see base.Format.
+
+        previous: what is stored now. The tensor scale looks at it (see the module), and under stochastic rounding a
+            block that equals what is stored keeps its scale, hence its values.
+        """
         check_rounding(x, rounding, bits)
-        blocks = to_blocks(x, _BLOCK)
+        blocks = to_blocks(x.detach(), _BLOCK)
         amax = finite_amax(blocks)
         tensor_scale = self._choose_tensor_scale(amax, previous)
         scale = _choose_block_scale(amax, tensor_scale, rounding)
+        if bits is not None and previous is not None:
+            same = previous.tensors["tensor_scale"] == tensor_scale
+            kept = keep_unchanged(scale, _block_scale(previous), blocks, self._decode_blocks(previous))
+            scale = torch.where(same, kept, scale)
         finite = torch.isfinite(blocks).all(4, keepdim=True)
-        values = torch.where(finite, blocks, 0.0)
-        scaled = self._scaled(values, scale, tensor_scale)
-        rounded = round_to_grid(scaled, E2M1)
-        if bits is not None:
-            random = round_to_grid(scaled, E2M1, rounding, to_blocks(bits, _BLOCK))
-            # A weight that is a value of the format stays, although `scaled` has a rounding error of its own.
-            rounded = torch.where(rounded * (scale * tensor_scale) == values, rounded, random)
-        scale = torch.where(finite, scale, torch.nan).to(torch.float8_e4m3fn).view(torch.uint8)
+        rounded = self._round(torch.where(finite, blocks, 0.0), scale, tensor_scale, rounding, bits)
+        scales = torch.where(finite, scale, torch.nan).to(torch.float8_e4m3fn).view(torch.uint8)
         tensors = {
             "codes": _pack(encode_e2m1(rounded), x.shape),
-            "scales": scale.reshape(scales_shape(x.shape, _BLOCK)),
+            "scales": scales.reshape(scales_shape(x.shape, _BLOCK)),
             "tensor_scale": tensor_scale,
         }
         return Encoded(tensors, x.shape)
 
     def decode(self, encoded: Encoded, dtype: torch.dtype = torch.float32) -> Tensor:
-        """code * (block scale * tensor scale), as torchao; exact in float32 and bf16 with pow2_sticky."""
+        """code * (block scale * tensor scale), in torchao's order; exact in float32 and bf16 with pow2_sticky."""
+        return from_blocks(self._decode_blocks(encoded), encoded.shape).to(dtype)
+
+    def _decode_blocks(self, encoded: Encoded) -> Tensor:
         blocks = to_blocks(decode_e2m1(_unpack(encoded.codes, encoded.shape)), _BLOCK)
-        scale = encoded.tensors["scales"].view(torch.float8_e4m3fn).to(torch.float32) * encoded.tensors["tensor_scale"]
-        return from_blocks(
-            blocks * scale.reshape(blocks.shape[0], blocks.shape[1], 1, blocks.shape[3], 1), encoded.shape
-        ).to(dtype)
+        return blocks * (_block_scale(encoded) * encoded.tensors["tensor_scale"])
 
     def _choose_tensor_scale(self, block_amax: Tensor, previous: Encoded | None) -> Tensor:
         amax = pad(block_amax.flatten(), (0, 1)).amax()  # the zero is for an empty tensor
         if self.tensor_scale == "amax":
-            return divide(amax, amax.new_tensor(_LIMIT)).clamp(min=2.0**MIN_SCALE_EXPONENT)
-        scale = power_of_two_scale(amax, _LIMIT)
+            scale = divide(amax, _LIMIT).clamp(min=2.0**MIN_SCALE_EXPONENT)
+        else:
+            scale = power_of_two_scale(amax, _LIMIT)
         if previous is None:
             return scale
-        kept = previous.tensors["tensor_scale"]
-        return torch.where((amax <= _LIMIT * kept) & (amax >= _LIMIT / 4 * kept), kept, scale)
+        stored = previous.tensors["tensor_scale"]
+        if self.tensor_scale == "amax":
+            # The amax that `stored` decodes to need not give it back when divided: keep it, or weights that nobody
+            # changed would move by an ulp.
+            return torch.where(amax == E2M1.max * (E4M3.max * stored), stored, scale)
+        return torch.where((amax <= _LIMIT * stored) & (amax >= _LIMIT / 4 * stored), stored, scale)
+
+    def _round(
+        self, values: Tensor, scale: Tensor, tensor_scale: Tensor, rounding: Rounding, bits: Tensor | None
+    ) -> Tensor:
+        """Finite blocks in units of their scales, on the e2m1 grid."""
+        scaled = self._scaled(values, scale, tensor_scale)
+        nearest = round_to_grid(scaled, E2M1)
+        if bits is None:
+            return nearest
+        # A weight that is a value of the format stays, although `scaled` has a rounding error of its own.
+        exact = nearest * (scale * tensor_scale) == values
+        return torch.where(exact, nearest, round_to_grid(scaled, E2M1, rounding, to_blocks(bits, _BLOCK)))
 
     def _scaled(self, values: Tensor, scale: Tensor, tensor_scale: Tensor) -> Tensor:
         """values / (scale * tensor_scale)."""
         if self.tensor_scale == "amax":
-            return values * divide(1.0 / tensor_scale, scale)
+            # torchao's order of operations, so that the codes agree at ties too.
+            return values * divide(divide(torch.ones_like(tensor_scale), tensor_scale), scale)
         return divide(values, scale * tensor_scale)
 
 
 def _choose_block_scale(amax: Tensor, tensor_scale: Tensor, rounding: Rounding) -> Tensor:
-    scale = divide(divide(amax, amax.new_tensor(E2M1.max)), tensor_scale).clamp(_MIN_BLOCK_SCALE, E4M3.max)
+    scale = divide(divide(amax, E2M1.max), tensor_scale).clamp(_MIN_BLOCK_SCALE, E4M3.max)
     if rounding == "nearest":
         return round_to_grid(scale, E4M3)
     drop = (1 << (23 - E4M3.mantissa_bits)) - 1
     # Up, but not for the few ulps by which the two divisions may have missed a value of the grid.
     return ((scale.view(torch.int32) + (drop - 4)) & ~drop).view(torch.float32)
+
+
+def _block_scale(encoded: Encoded) -> Tensor:
+    """float32 block scales, in units of the tensor scale, in the shape that broadcasts with blocks."""
+    return scale_blocks(encoded.tensors["scales"].view(torch.float8_e4m3fn).to(torch.float32), encoded.shape, _BLOCK)
 
 
 def _pack(codes: Tensor, shape: torch.Size) -> Tensor:

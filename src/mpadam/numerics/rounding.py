@@ -37,6 +37,7 @@ def round_bf16(x: Tensor, rounding: Rounding = "nearest", bits: Tensor | None = 
     Raises ValueError for another dtype, an unknown rounding, or bits that do not fit.
     """
     check_rounding(x, rounding, bits)
+    x = x.detach()
     if bits is None:
         return x.to(torch.bfloat16)
     pattern = x.view(torch.int32)
