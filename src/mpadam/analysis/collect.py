@@ -1,0 +1,217 @@
+"""Reading a study's results: what its grid asks for, and nothing else.
+
+Every run of the grid becomes one row, whatever became of it:
+
+    completed   its summary is whole, belongs to its run.yaml and metrics.jsonl, and to the configuration as it is now
+    diverged    the same, but the run ended in a loss or gradient that is not finite
+    missing     there is no summary (yet)
+    refused     there is a summary, and something about it does not fit; `problem` says what and names the file
+
+Only completed runs carry numbers. Folders that the grid does not ask for are not looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from mpadam.analysis.tunings import Tuning, read_tuning
+from mpadam.study.config import StudyConfig
+from mpadam.study.grid import RunKey, TuningKey, run_keys, selection_key, tuning_keys
+from mpadam.study.load import ConfigError
+from mpadam.study.paths import StudyPaths
+from mpadam.study.spec import resolve, run_request
+from mpadam.training.folder import RunFolder, sha256
+
+STATUSES = ("completed", "diverged", "missing", "refused")
+_KEYS = {"model": "str", "budget": "int64", "regime": "str", "optimizer": "str", "seed": "int64", "status": "str"}
+#: fields of a summary that a completed run contributes
+_RESULTS = {
+    "val_loss": "float64",
+    "val_ppl": "float64",
+    "val_tokens": "Int64",
+    "steps": "Int64",
+    "positions": "Int64",
+    "target_tokens": "Int64",
+    "seconds": "float64",
+    "peak_memory_bytes": "Int64",
+    "bytes_per_parameter": "float64",
+}
+_ABOUT = {"diverged_step": "Int64", "last_finite_loss": "float64", "hash": "str", "folder": "str", "problem": "str"}
+#: columns of `runs.csv` and their types
+COLUMNS: Mapping[str, str] = {**_KEYS, **_RESULTS, **_ABOUT}
+
+
+@dataclass(frozen=True)
+class Collected:
+    """A study and what became of it.
+
+    runs: a row a run that the grid asks for, in the grid's order, with `COLUMNS`.
+    tunings: what was chosen for each (model, regime, optimizer).
+    manifest: of the data, or None where it is not there.
+    """
+
+    config: StudyConfig
+    paths: StudyPaths
+    runs: pd.DataFrame
+    tunings: tuple[Tuning, ...]
+    manifest: dict[str, Any] | None
+
+    def count(self, status: str) -> int:
+        """Runs of that status."""
+        return int((self.runs["status"] == status).sum())
+
+    @property
+    def refusals(self) -> list[str]:
+        """One line for each summary or selection that was not used because something about it does not fit."""
+        runs = self.runs.loc[self.runs["status"] == "refused", "problem"]
+        return [*runs, *(tuning.problem for tuning in self.tunings if tuning.status == "refused")]
+
+
+class RefusedError(ValueError):
+    """The summary must not be used."""
+
+
+def collect(config: StudyConfig, paths: StudyPaths) -> Collected:
+    """Read what the grid of `config` asks for from the study's folder."""
+    manifest = _read_manifest(paths.manifest)
+    tunings = {key: read_tuning(config, paths, key) for key in tuning_keys(config)}
+    rows = [_run_row(config, paths, key, manifest, tunings) for key in run_keys(config)]
+    runs = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
+    return Collected(config, paths, runs, tuple(tunings.values()), manifest)
+
+
+def write_runs(runs: pd.DataFrame, path: Path) -> None:
+    """One row a run; a number that does not exist is an empty cell. Read it with `keep_default_na=False`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    runs.to_csv(path, index=False, lineterminator="\n")
+
+
+def _read_manifest(path: Path) -> dict[str, Any] | None:
+    return _read_json(path) if path.exists() else None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path}: not JSON ({error}); delete it and run the workflow again") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: expected a JSON object; delete it and run the workflow again")
+    return content
+
+
+def _run_row(
+    config: StudyConfig,
+    paths: StudyPaths,
+    key: RunKey,
+    manifest: dict[str, Any] | None,
+    tunings: Mapping[TuningKey, Tuning],
+) -> dict[str, Any]:
+    """The row of one run."""
+    folder = RunFolder(paths.run(key))
+    row = {**dict.fromkeys(_ABOUT, ""), **dict.fromkeys((*_RESULTS, "diverged_step", "last_finite_loss")), **vars(key)}
+    row |= {"folder": folder.path.relative_to(paths.root).as_posix()}
+    if not folder.summary.exists():
+        return row | {"status": "missing", "problem": _why_missing(folder)}
+    try:
+        summary = _checked_summary(folder, key, config)
+        if manifest is not None:
+            tuning = tunings[selection_key(config, key)]
+            _check_current(folder.summary, summary["hash"], config, key, manifest=manifest, tuning=tuning)
+        return row | _results(summary, folder)
+    except (RefusedError, ConfigError) as error:
+        return row | {"status": "refused", "problem": str(error)}
+
+
+def _why_missing(folder: RunFolder) -> str:
+    if folder.failure.exists():
+        return "failed: see failure.json"
+    return "begun, not finished" if folder.metrics.exists() else "not begun"
+
+
+def _checked_summary(folder: RunFolder, key: RunKey, config: StudyConfig) -> dict[str, Any]:
+    """The summary, if it belongs to this folder's run.yaml, metrics.jsonl and name."""
+    path = folder.summary
+    summary = _read_json(path)
+    wanted = {"study": config.study, **vars(key), "trial": None}
+    labels = summary.get("labels")
+    if labels != wanted:
+        raise RefusedError(f"{path}: it is the summary of {_short(labels)}, not of {_short(wanted)}")
+    recorded = _recorded_hash(folder.run_file)
+    if recorded is None or summary.get("hash") != recorded:
+        raise RefusedError(f"{path}: its hash {summary.get('hash')} is not {recorded}, that of run.yaml; {_REMEDY}")
+    if (digest := sha256(folder.metrics)) is None or digest != summary.get("metrics_sha256"):
+        raise RefusedError(f"{path}: {folder.metrics.name} beside it is not the one it was made with; {_REMEDY}")
+    return summary
+
+
+_REMEDY = "delete the summary and run the workflow again"
+
+
+def _recorded_hash(path: Path) -> str | None:
+    """The hash that run.yaml opens with: it is not parsed whole, which would take most of the time."""
+    if not path.exists():
+        return None
+    with path.open(encoding="utf-8", errors="replace") as file:
+        found = re.fullmatch(r"hash: '?([0-9a-f]{16})'?\s*", file.readline())
+    return found and found[1]
+
+
+def _check_current(
+    path: Path, hash_: str, config: StudyConfig, key: RunKey, *, manifest: dict[str, Any], tuning: Tuning
+) -> None:
+    """Refuse a run whose run.yaml the configuration, the data and the selected rates of today would not write."""
+    if tuning.status in ("missing", "refused"):
+        raise RefusedError(f"{path}: the rates it was given are unknown: {tuning.problem}")
+    compile_ = config.training.compile
+    request, selected = run_request(config, key), dict(tuning.selected)
+    expected = {
+        resolve(request, manifest=manifest, selected=selected, data="", compiler=compiler).spec.hash
+        for compiler in ((True, False) if compile_ == "auto" else (compile_,))
+    }
+    if hash_ not in expected:
+        raise RefusedError(
+            f"{path}: stale: the configuration, the data or the selected rates have changed since; run the workflow "
+            "again"
+        )
+
+
+def _results(summary: dict[str, Any], folder: RunFolder) -> dict[str, Any]:
+    """What a checked summary contributes to its row."""
+    status = summary.get("status")
+    if status == "completed" and _finite(summary.get("val_loss")) and _finite(summary.get("val_ppl")):
+        numbers = {field: _number(summary.get(field), kind, folder) for field, kind in _RESULTS.items()}
+        return {"status": "completed", "hash": summary["hash"], **numbers}
+    if status not in ("completed", "diverged"):
+        raise RefusedError(f"{folder.summary}: status {status!r} is neither completed nor diverged; {_REMEDY}")
+    last = summary.get("last_finite_loss")
+    return {
+        "status": "diverged",
+        "hash": summary["hash"],
+        "steps": summary.get("steps"),
+        "diverged_step": summary.get("diverged_step"),
+        "last_finite_loss": last if _finite(last) else None,
+    }
+
+
+def _number(value: object, kind: str, folder: RunFolder) -> object:
+    """A number that its column can hold, or None."""
+    if value is None or (_finite(value) and (kind == "float64" or isinstance(value, int))):
+        return value
+    raise RefusedError(f"{folder.summary}: {value!r} is no {'number' if kind == 'float64' else 'count'}; {_REMEDY}")
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _short(labels: object) -> str:
+    return "/".join(str(v) for v in labels.values() if v is not None) if isinstance(labels, dict) else repr(labels)

@@ -1,0 +1,192 @@
+"""Figures drawn from runs.
+
+With matplotlib, from `mpadam.analysis.cells`; seaborn's own aggregation is not used, since it drops a failed run
+without a word. Looks come from `mpadam.analysis.style`, files from `mpadam.analysis.pictures`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+
+from mpadam.analysis.cells import Cell, cells
+from mpadam.analysis.collect import Collected
+from mpadam.analysis.pictures import Picture, drawing
+from mpadam.analysis.style import OptimizerStyle, RegimeStyle, optimizer_styles, regime_styles
+
+PANEL_WIDTH, PANEL_HEIGHT, LEGEND_WIDTH = 3.0, 2.9, 1.9  # inches
+PANELS_A_ROW = 3
+
+
+# --- Figure 4 --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One optimizer in one regime, at increasing budgets."""
+
+    optimizer: OptimizerStyle
+    regime: RegimeStyle
+    cells: tuple[Cell, ...]
+    shift: float  # factor on the budget that keeps the bars of neighbours apart
+
+
+def figure4(collected: Collected) -> Picture:
+    """Validation perplexity against budget: a panel a model, a line an optimizer and regime (paper: Fig. 4)."""
+    found = cells(collected.runs)
+    models = list(dict.fromkeys(cell.key.model for cell in found))
+    optimizers = optimizer_styles(cell.key.optimizer for cell in found)
+    regimes = regime_styles(cell.key.regime for cell in found)
+    rows = -(-len(models) // PANELS_A_ROW)
+    columns = -(-len(models) // rows)
+    with drawing():
+        figure = Figure((columns * PANEL_WIDTH + LEGEND_WIDTH, rows * PANEL_HEIGHT), layout="constrained")
+        for index, model in enumerate(models):
+            axes = figure.add_subplot(rows, columns, index + 1)
+            axes.set_title(f"{model} ({_unit(collected, model)})", fontsize="medium")
+            _panel(axes, _lines([cell for cell in found if cell.key.model == model], optimizers, regimes))
+            if index % columns == 0:
+                axes.set_ylabel("validation perplexity")
+            if index + columns >= len(models):
+                axes.set_xlabel("training budget (multiples of 1x)")
+        _legend(figure, list(optimizers.values()), list(regimes.values()), any(cell.diverged for cell in found))
+    return Picture(
+        "figure4", "Perplexity against budget (Figure 4 of the paper)", figure, _caption(found), _alt(found, models)
+    )
+
+
+def _lines(
+    found: Sequence[Cell], optimizers: dict[str, OptimizerStyle], regimes: dict[str, RegimeStyle]
+) -> list[_Line]:
+    pairs = [(o, r) for r in regimes for o in optimizers if any(_is(cell, o, r) for cell in found)]
+    step = min(0.06, 0.4 / len(pairs))
+    lines = []
+    for index, (optimizer, regime) in enumerate(pairs):
+        own = sorted((cell for cell in found if _is(cell, optimizer, regime)), key=lambda cell: cell.key.budget)
+        shift = 2.0 ** (step * (index - (len(pairs) - 1) / 2))
+        lines.append(_Line(optimizers[optimizer], regimes[regime], tuple(own), shift))
+    return lines
+
+
+def _is(cell: Cell, optimizer: str, regime: str) -> bool:
+    return cell.key.optimizer == optimizer and cell.key.regime == regime
+
+
+def _unit(collected: Collected, model: str) -> str:
+    """What budget 1 of a model is."""
+    shape = collected.config.models[model]
+    if shape.steps_1x is not None:
+        return f"1x = {shape.steps_1x:,} steps"
+    return f"1x = {shape.tokens_per_parameter:g} positions a parameter"
+
+
+def _panel(axes: Axes, lines: Sequence[_Line]) -> None:
+    axes.set_xscale("log", base=2)
+    budgets = sorted({cell.key.budget for line in lines for cell in line.cells})
+    axes.set_xlim(budgets[0] / 1.3, budgets[-1] * 1.3)
+    axes.xaxis.set_major_locator(FixedLocator(budgets))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
+    for line in lines:
+        _draw_means(axes, line)
+    if any(cell.perplexity for line in lines for cell in line.cells):
+        axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+        axes.margins(y=0.12)
+    else:
+        axes.yaxis.set_major_locator(NullLocator())
+        axes.grid(visible=False)
+        axes.text(0.5, 0.5, "no completed cell", transform=axes.transAxes, ha="center", color="#555555")
+    for line in lines:
+        _draw_diverged(axes, line)
+
+
+def _draw_means(axes: Axes, line: _Line) -> None:
+    """Means joined by a line that breaks where a cell has none; a bar only where there is a spread."""
+    x = [cell.key.budget * line.shift for cell in line.cells]
+    means = [cell.perplexity.mean if cell.perplexity else float("nan") for cell in line.cells]
+    axes.plot(x, means, **_look(line.optimizer, line.regime))
+    for at, cell in zip(x, line.cells, strict=True):
+        if cell.perplexity and cell.perplexity.sd is not None:
+            axes.errorbar(
+                at, cell.perplexity.mean, cell.perplexity.sd, color=line.optimizer.colour, capsize=2, linewidth=1
+            )
+
+
+def _draw_diverged(axes: Axes, line: _Line) -> None:
+    """A cross at the top of the panel for a cell with a diverged run."""
+    x = [cell.key.budget * line.shift for cell in line.cells if cell.diverged]
+    axes.plot(
+        x,
+        [0.97] * len(x),
+        transform=axes.get_xaxis_transform(),
+        linestyle="none",
+        marker="x",
+        color=line.optimizer.colour,
+        markersize=6,
+    )
+
+
+def _look(optimizer: OptimizerStyle, regime: RegimeStyle) -> dict[str, Any]:
+    return {
+        "color": optimizer.colour,
+        "marker": optimizer.marker,
+        "linestyle": regime.dash,
+        "fillstyle": regime.fill,
+        "markerfacecoloralt": "white",
+        "markersize": 5,
+        "linewidth": 1.3,
+    }
+
+
+_HEADINGS = ("optimizer", "weights-compute")
+
+
+def _legend(
+    figure: Figure, optimizers: Sequence[OptimizerStyle], regimes: Sequence[RegimeStyle], diverged: bool
+) -> None:
+    """Colour and marker say the optimizer, dash and filling the regime: two short lists, outside the panels."""
+    grey = OptimizerStyle("", "#444444", "o")
+    solid = RegimeStyle("", "-", "full")
+    handles = [
+        _heading(_HEADINGS[0]),
+        *(Line2D([], [], label=o.label, **_look(o, solid)) for o in optimizers),
+        _heading(_HEADINGS[1]),
+        *(Line2D([], [], label=r.label, **_look(grey, r)) for r in regimes),
+    ]
+    if diverged:
+        handles.append(Line2D([], [], label="a run diverged", color="#444444", marker="x", linestyle="none"))
+    legend = figure.legend(handles=handles, loc="outside right upper", frameon=False, handlelength=3.2)
+    for text in legend.get_texts():
+        if text.get_text() in _HEADINGS:
+            text.set_fontweight("bold")
+
+
+def _heading(text: str) -> Line2D:
+    return Line2D([], [], label=text, linestyle="none", marker=" ")
+
+
+def _caption(found: Sequence[Cell]) -> str:
+    counts = sorted({cell.perplexity.n for cell in found if cell.perplexity})
+    n = "no completed cell" if not counts else f"n = {counts[0]}" + (f" to {counts[-1]}" if len(counts) > 1 else "")
+    diverged = sum(bool(cell.diverged) for cell in found)
+    missing = sum(not cell.completed and not cell.diverged for cell in found)
+    return (
+        "Validation perplexity (lower is better) against the training budget, in multiples of the model's 1x, on a "
+        f"logarithmic axis; every panel has its own scale. Points are means over seeds ({n}), bars one standard deviation, "
+        "absent at n = 1; points of one budget are moved apart sideways. "
+        f"Of {len(found)} cells, {diverged} have a diverged run, so no mean (cross), and {missing} have no result."
+    )
+
+
+def _alt(found: Sequence[Cell], models: Sequence[str]) -> str:
+    shown = sum(cell.perplexity is not None for cell in found)
+    return (
+        f"Line plots of validation perplexity against training budget, one panel for each of {', '.join(models)}; "
+        f"{shown} of {len(found)} points have a value. Table 2 holds the same numbers."
+    )

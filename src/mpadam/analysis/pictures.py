@@ -1,0 +1,65 @@
+"""How a figure becomes files: PDF, SVG, PNG and its caption, the same bytes for the same runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from mpadam.atomic import write_bytes, write_text
+
+_SETTINGS: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.hashsalt": "mpadam",
+    "pdf.fonttype": 42,
+    "savefig.dpi": 200,
+}
+#: without the dates that matplotlib would write
+_METADATA: dict[str, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure with what stands below it, and what is read out in its place."""
+
+    name: str
+    title: str
+    figure: Figure
+    caption: str
+    alt: str
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """The settings of every figure of the study, whatever the user's own matplotlibrc says."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(_SETTINGS)
+        yield
+
+
+def write_picture(picture: Picture, folder: Path) -> list[Path]:
+    """Write the figure in every format, and its caption; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for suffix, metadata in _METADATA.items():
+        buffer = BytesIO()
+        with drawing():
+            picture.figure.savefig(buffer, format=suffix, metadata=metadata)
+        files.append(folder / f"{picture.name}.{suffix}")
+        write_bytes(files[-1], buffer.getvalue())
+    files.append(folder / f"{picture.name}.txt")
+    write_text(files[-1], f"{picture.title}\n\n{picture.caption}\n")
+    return files

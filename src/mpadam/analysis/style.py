@@ -1,0 +1,91 @@
+"""One map of names, order and looks, so that an optimizer or a regime is the same thing in every table and figure.
+
+An optimizer has a colour (Okabe and Ito's, which colour-blind readers tell apart) and a marker; a regime has a dash and
+a filling of the marker. So lines stay apart in print, in grey, and for everybody. What is not listed keeps its own name
+and takes the next spare look, in the order in which the study declares it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import cycle, product
+from typing import Literal
+
+BLACK, GREY = "#000000", "#777777"
+BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
+VERMILLION, ORANGE, PURPLE = "#D55E00", "#E69F00", "#CC79A7"
+
+Dash = str | tuple[float, tuple[float, ...]]
+Fill = Literal["full", "none", "left", "bottom", "top", "right"]
+
+_COLOURS = (GREEN, PURPLE, ORANGE, SKY, BLACK, BLUE, VERMILLION, GREY)
+_SPARE_DASHES: tuple[Dash, ...] = ((0, (2, 2)), (0, (5, 1)), (0, (2, 1, 1, 1)), (0, (9, 3)))
+_SPARE_FILLS: tuple[Fill, ...] = ("top", "right")
+
+
+@dataclass(frozen=True)
+class OptimizerStyle:
+    label: str
+    colour: str
+    marker: str
+
+
+@dataclass(frozen=True)
+class RegimeStyle:
+    label: str
+    dash: Dash
+    fill: Fill
+
+
+#: in the order of legends and tables
+OPTIMIZERS = {
+    "adamw": OptimizerStyle("AdamW", BLUE, "o"),
+    "adamw-sr": OptimizerStyle("AdamW + SR", SKY, "s"),
+    "adamw-kahan": OptimizerStyle("AdamW + Kahan", GREEN, "D"),
+    "madam": OptimizerStyle("Madam", BLACK, "P"),
+    "m-plus-adam": OptimizerStyle("M+Adam", VERMILLION, "^"),
+    "m-plus-adam-sr": OptimizerStyle("M+Adam + SR", ORANGE, "v"),
+    "m-plus-adam-kahan": OptimizerStyle("M+Adam + Kahan", PURPLE, "p"),
+    "m-plus-adam-relative": OptimizerStyle("M+Adam, relative", VERMILLION, "<"),
+    "m-plus-adam-rho-tensor": OptimizerStyle("M+Adam, rho per tensor", ORANGE, ">"),
+    "m-plus-adam-unnormalized": OptimizerStyle("M+Adam, unnormalized", PURPLE, "h"),
+    "m-plus-adam-apollo-e": OptimizerStyle("M+Adam, Apollo-E", GREEN, "*"),
+    "additive-twin": OptimizerStyle("Additive twin", GREY, "X"),
+}
+#: weights-compute; the reference with fp32 masters first
+REGIMES = {
+    "fp32-bf16": RegimeStyle("fp32-bf16", (0, (1, 1.5)), "none"),
+    "fp32-fp8": RegimeStyle("fp32-fp8", (0, (1, 3)), "none"),
+    "bf16-bf16": RegimeStyle("bf16-bf16", "-", "full"),
+    "bf16-fp8": RegimeStyle("bf16-fp8", (0, (6, 2)), "full"),
+    "fp8-bf16": RegimeStyle("fp8-bf16", (0, (4, 1.5, 1, 1.5)), "left"),
+    "fp8-fp8": RegimeStyle("fp8-fp8", (0, (8, 2, 1, 2)), "left"),
+    "nvfp4-bf16": RegimeStyle("nvfp4-bf16", (0, (3, 1, 1, 1, 1, 1)), "bottom"),
+    "nvfp4-fp8": RegimeStyle("nvfp4-fp8", (0, (6, 1, 1, 1, 1, 1)), "bottom"),
+}
+
+
+def optimizer_styles(entries: Iterable[str]) -> dict[str, OptimizerStyle]:
+    """Looks of these entries, in the order to show them."""
+    wanted = list(dict.fromkeys(entries))
+    styles = {name: style for name, style in OPTIMIZERS.items() if name in wanted}
+    taken = {(style.marker, style.colour) for style in OPTIMIZERS.values()}
+    spare = cycle(look for look in product("dH8o^sDvp", _COLOURS) if look not in taken)
+    for name in wanted:
+        if name not in styles:
+            marker, colour = next(spare)
+            styles[name] = OptimizerStyle(name, colour, marker)
+    return styles
+
+
+def regime_styles(regimes: Iterable[str]) -> dict[str, RegimeStyle]:
+    """Looks of these regimes, in the order to show them."""
+    wanted = list(dict.fromkeys(regimes))
+    styles = {name: style for name, style in REGIMES.items() if name in wanted}
+    spare = cycle(product(_SPARE_FILLS, _SPARE_DASHES))
+    for name in wanted:
+        if name not in styles:
+            fill, dash = next(spare)
+            styles[name] = RegimeStyle(name, dash, fill)
+    return styles

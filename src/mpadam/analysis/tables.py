@@ -1,0 +1,221 @@
+"""The tables: what a reader sees, cell by cell, beside the tidy data that it was made of.
+
+Table 2 of the paper (perplexity by model, regime and optimizer) and the hyper-parameters behind it. A table knows
+nothing of file formats: `mpadam.analysis.render` writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pandas as pd
+
+from mpadam.analysis.cells import BASELINE, Cell, CellKey, cells, cells_frame
+from mpadam.analysis.collect import Collected
+from mpadam.analysis.statistics import Estimate
+from mpadam.analysis.style import OPTIMIZERS, optimizer_styles, regime_styles
+from mpadam.analysis.tunings import Tuning
+from mpadam.optim.hyperparameters import ALL, check_hyperparameters, hyperparameters_of
+from mpadam.study.config import StudyConfig
+from mpadam.study.grid import TuningKey
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One place of a table: its text, and the cell of the study whose runs are behind it."""
+
+    text: str
+    cell: CellKey | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table to read.
+
+    headings: how many leading columns name the row; data: the same in tidy form, for the CSV file.
+    """
+
+    name: str
+    title: str
+    caption: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[Entry, ...], ...]
+    headings: int
+    data: pd.DataFrame
+    notes: tuple[str, ...] = ()
+
+
+# --- Table 2 ---------------------------------------------------------------------------------------------------------
+
+
+def table2(collected: Collected) -> Table:
+    """Validation perplexity of every cell, and the gain over AdamW in the same cell (paper: Table 2)."""
+    found = cells(collected.runs)
+    by_key = {cell.key: cell for cell in found}
+    budgets = sorted({cell.key.budget for cell in found})
+    optimizers = optimizer_styles(cell.key.optimizer for cell in found)
+    rows = []
+    for row in in_order(TuningKey(cell.key.model, cell.key.regime, cell.key.optimizer) for cell in found):
+        entries = [Entry(row.model), Entry(row.regime), Entry(optimizers[row.optimizer].label)]
+        for budget in budgets:
+            cell = by_key.get(CellKey(row.model, budget, row.regime, row.optimizer))
+            key = cell.key if cell else None
+            entries += [Entry(perplexity_text(cell), key), Entry(gain_text(cell), key)]
+        rows.append(tuple(entries))
+    baseline = OPTIMIZERS[BASELINE].label
+    return Table(
+        name="table2",
+        title="Validation perplexity (Table 2 of the paper)",
+        caption=(
+            "Lower is better. Mean ± standard deviation over seeds, n runs; at n = 1 there is no spread. gain: "
+            f"relative reduction of perplexity against {baseline} in the same model, regime and budget, mean over the "
+            "seeds that both have. A cell with a diverged run (div.) has no mean: what survived would flatter it."
+        ),
+        header=("model", "regime", "optimizer", *(h for b in budgets for h in (f"{b}x perplexity", f"{b}x gain"))),
+        rows=tuple(rows),
+        headings=3,
+        data=cells_frame(found),
+        notes=_table2_notes(collected),
+    )
+
+
+def in_order(keys: Iterable[TuningKey]) -> list[TuningKey]:
+    """Without duplicates; models as the study has them, regimes and optimizers in the order of the style map."""
+    keys = list(dict.fromkeys(keys))
+    models = list(dict.fromkeys(key.model for key in keys))
+    regimes = list(regime_styles(key.regime for key in keys))
+    optimizers = list(optimizer_styles(key.optimizer for key in keys))
+    return sorted(
+        keys,
+        key=lambda k: (models.index(k.model), regimes.index(k.regime), optimizers.index(k.optimizer)),
+    )
+
+
+def perplexity_text(cell: Cell | None) -> str:
+    """`27.31 ± 0.42 (n=2)`, `27.31 (n=1 of 2)`, `div. (1 of 2)`, `missing (0 of 2)`, or nothing where none is asked."""
+    if cell is None:
+        return ""
+    if cell.diverged:
+        return f"div. ({len(cell.diverged)} of {cell.asked})"
+    refused = f", {len(cell.refused)} refused" if cell.refused else ""
+    if cell.perplexity is None:
+        return f"missing (0 of {cell.asked}{refused})"
+    n = cell.perplexity.n
+    return f"{_mean_and_spread(cell.perplexity)} (n={n}{f' of {cell.asked}' if n < cell.asked else ''}{refused})"
+
+
+def _mean_and_spread(found: Estimate) -> str:
+    return f"{found.mean:.2f}" + ("" if found.sd is None else f" ± {found.sd:.2f}")
+
+
+def gain_text(cell: Cell | None) -> str:
+    """`+3.2%`, with the number of pairs where it is smaller than the number of runs; a dash where there is none."""
+    if cell is None:
+        return ""
+    if cell.gain is None:
+        return "div." if cell.gain_diverged else "–"
+    n = cell.gain.n
+    return f"{100 * cell.gain.mean:+.1f}%" + (f" (n={n})" if n < cell.asked else "")
+
+
+def _table2_notes(collected: Collected) -> tuple[str, ...]:
+    counts = {status: collected.count(status) for status in ("completed", "diverged", "missing", "refused")}
+    told = [f"{len(collected.runs)} runs asked for: " + ", ".join(f"{n} {status}" for status, n in counts.items() if n)]
+    if BASELINE not in set(collected.runs["optimizer"]):
+        told.append(f"No gains: the study has no optimizer entry {BASELINE!r}.")
+    return tuple(told)
+
+
+# --- hyper-parameters ------------------------------------------------------------------------------------------------
+
+_HOW = {"fixed": "given", "missing": "missing", "refused": "refused"}
+
+
+def hyperparameters(collected: Collected) -> Table:
+    """The hyper-parameters of every (model, regime, optimizer), and how they were found."""
+    decided = _decided(collected)
+    optimizers = optimizer_styles(tuning.key.optimizer for tuning in collected.tunings)
+    by_key = {tuning.key: tuning for tuning in collected.tunings}
+    tunings = [by_key[key] for key in in_order(by_key)]
+    return Table(
+        name="hyperparameters",
+        title="Hyper-parameters",
+        caption=(
+            "Rates that the tuning chose on its own seed and on the half of the validation text that no table reports, "
+            "and values that the study gives. edge: the best value lies at an end of the values tried (not "
+            "bracketed), so a better one may lie beyond. loss: selection loss of the best trial, nats a token. The CSV "
+            "file has every hyper-parameter, defaults too."
+        ),
+        header=("model", "regime", "optimizer", "trials", "loss", *decided),
+        rows=tuple(
+            (
+                *(Entry(text) for text in (t.key.model, t.key.regime, optimizers[t.key.optimizer].label)),
+                Entry(_trials_text(t)),
+                Entry(_loss_text(t)),
+                *(Entry(_value_text(collected.config, t, name)) for name in decided),
+            )
+            for t in tunings
+        ),
+        headings=3,
+        data=pd.DataFrame([row for tuning in tunings for row in _value_rows(collected.config, tuning)]),
+        notes=_tuning_notes(collected),
+    )
+
+
+def _decided(collected: Collected) -> list[str]:
+    """Hyper-parameters that the study gives or searches for any of its optimizers."""
+    entries = [collected.config.optimizers[tuning.key.optimizer] for tuning in collected.tunings]
+    return [name for name in ALL if any(name in entry.values or name in entry.search for entry in entries)]
+
+
+def _trials_text(tuning: Tuning) -> str:
+    if not tuning.trials:
+        return _HOW[tuning.status]
+    diverged = sum(trial["status"] != "completed" for trial in tuning.trials)
+    return f"{len(tuning.trials)}" + (f" ({diverged} div.)" if diverged else "")
+
+
+def _loss_text(tuning: Tuning) -> str:
+    if tuning.status != "selected" or tuning.best is None:
+        return "all div." if tuning.status == "diverged" else ""
+    return f"{tuning.trials[tuning.best]['val_loss']:.3f}"
+
+
+def _value_text(config: StudyConfig, tuning: Tuning, name: str) -> str:
+    """The value in force, `(edge)` if it is not bracketed, `(default)` if nobody chose it; empty if not taken."""
+    taken = hyperparameters_of(config.optimizer_name(tuning.key.optimizer))
+    if name in tuning.values:
+        return number_text(tuning.values[name]) + ("" if tuning.bracketed.get(name, True) else " (edge)")
+    if name not in taken:
+        return ""
+    unknown = tuning.status in ("missing", "refused") and name in config.optimizers[tuning.key.optimizer].search
+    return "?" if unknown else f"{number_text(taken[name].default)} (default)"
+
+
+def number_text(value: float | None) -> str:
+    """Short and exact enough to type again: 8e-5, 0.003, none."""
+    return "none" if value is None else f"{value:.6g}".replace("e-0", "e-")
+
+
+def _value_rows(config: StudyConfig, tuning: Tuning) -> list[dict[str, object]]:
+    """A row a hyper-parameter, defaults too; none where the choice is not known."""
+    if tuning.status in ("missing", "refused"):
+        return [{**vars(tuning.key), "hyperparameter": "", "value": None, "from": tuning.status, "bracketed": ""}]
+    name = config.optimizer_name(tuning.key.optimizer)
+    rows = []
+    for key, value in check_hyperparameters(name, tuning.values).items():
+        source = "selected" if key in tuning.selected else "given" if key in tuning.fixed else "default"
+        bracketed = {True: "yes", False: "no"}.get(tuning.bracketed.get(key), "")  # type: ignore[arg-type]
+        rows.append({**vars(tuning.key), "hyperparameter": key, "value": value, "from": source, "bracketed": bracketed})
+    return rows
+
+
+def _tuning_notes(collected: Collected) -> tuple[str, ...]:
+    told = []
+    counts = {len(tuning.trials) for tuning in collected.tunings if tuning.trials}
+    if len(counts) > 1:
+        told.append(f"Unequal tuning: between {min(counts)} and {max(counts)} trials; compare with care.")
+    for model, source in collected.config.tuning.transfer.items():
+        told.append(f"{model} takes the values that were chosen for {source}.")
+    return tuple(told)

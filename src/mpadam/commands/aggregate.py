@@ -1,0 +1,46 @@
+"""`mpadam aggregate`: tables and figures from the run folders of a study."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+HELP = "collect a study's runs and make its tables and figures"
+EXAMPLE = "mpadam aggregate --config config.yaml --config studies/smoke.yaml --results results"
+
+EXIT_REFUSED = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config", type=Path, action="append", required=True, help="configuration, each over the ones before"
+    )
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder that holds the study's folder")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write tables/ and figures/ of the study, print Table 2; 3 if a summary was refused."""
+    import sys
+
+    from mpadam.analysis.collect import collect, write_runs
+    from mpadam.analysis.figures import figure4
+    from mpadam.analysis.pictures import write_picture
+    from mpadam.analysis.render import to_text, write_table
+    from mpadam.analysis.tables import hyperparameters, table2
+    from mpadam.study.load import load_study
+    from mpadam.study.paths import StudyPaths
+
+    config = load_study(args.config)
+    paths = StudyPaths(config.study, args.results)
+    collected = collect(config, paths)
+    tables = [table2(collected), hyperparameters(collected)]
+    write_runs(collected.runs, paths.root / "tables" / "runs.csv")
+    for table in tables:
+        write_table(table, paths.root / "tables")
+    write_picture(figure4(collected), paths.root / "figures")
+    print("\n".join(to_text(table) for table in tables), end="")
+    if collected.manifest is None and collected.count("missing") < len(collected.runs):
+        print(f"{paths.manifest}: not there, so runs were not held against the data", file=sys.stderr)
+    for refusal in collected.refusals:
+        print(f"mpadam aggregate: refused: {refusal}", file=sys.stderr)
+    return EXIT_REFUSED if collected.refusals else 0
