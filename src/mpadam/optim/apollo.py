@@ -55,7 +55,7 @@ def channel_scale(g_e: Tensor, projection: Tensor, v_r: Tensor, c: Constants, r:
     wide = g_e.shape[0] <= g_e.shape[1]
     reduced = projection @ g_e if wide else g_e @ projection.T
     v_r = c.beta2 * v_r + (1.0 - c.beta2) * reduced * reduced
-    normalized = reduced / ((v_r / r.correction2).sqrt() + c.eps)
+    normalized = reduced / ((v_r / r.correction).sqrt() + c.eps)
     dim = 0 if wide else 1
     size = torch.linalg.vector_norm(reduced, dim=dim, keepdim=True)
     ratio = torch.linalg.vector_norm(normalized, dim=dim, keepdim=True) / size

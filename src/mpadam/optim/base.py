@@ -29,7 +29,7 @@ from mpadam.optim.names import OptimizerName
 from mpadam.optim.rules import Constants, Rates, state_shapes
 from mpadam.optim.sharding import is_split, local, position_of, splits_rows
 from mpadam.optim.store import StorePlan, WeightStore
-from mpadam.optim.update import Operands, Plan, Update, compiled_update, update
+from mpadam.optim.update import Observation, Operands, Plan, compiled_update, observed_update, update
 
 DTYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 #: options of a group that a checkpoint must share with the optimizer it is loaded into
@@ -59,7 +59,7 @@ class _Box:
 class LowPrecisionOptimizer(torch.optim.Optimizer):
     """See the module; `rule` is set by the subclass, and `options` are the defaults of every group.
 
-    observer: called with (parameter, `Update`) after each update where set; eager steps only.
+    observer: where set, called with (parameter, `Observation`) at each update; the step then runs eagerly.
     """
 
     rule: ClassVar[str]
@@ -67,7 +67,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
     def __init__(self, params: Iterable[Any], options: dict[str, Any]) -> None:
         self._slots: dict[Tensor, _Slot] = {}
         self._formats: dict[str, Format] = {}
-        self.observer: Callable[[Tensor, Update], None] | None = None
+        self.observer: Callable[[Tensor, Observation], None] | None = None
         super().__init__(params, options | {"rule": self.rule})
 
     # -- groups ---------------------------------------------------------------------------------------------------
@@ -193,10 +193,10 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         plan = replace(slot.plan, constants=_constants(group, compress=slot.compresses))  # options may have moved
         if group["compile"] and self.observer is None:
             compiled_update(plan)(operands, rates.tensors())
+        elif self.observer is None:
+            update(plan, operands, rates)
         else:
-            new = update(plan, operands, rates)
-            if self.observer is not None:
-                self.observer(p, new)
+            self.observer(p, observed_update(plan, operands, rates, t))
         state["step"] = t
         slot.store.remember()
 
@@ -259,7 +259,7 @@ def rates_at(group: Mapping[str, Any], t: int) -> Rates:
     decay = lr * group["weight_decay"] + (lr_mult * group["weight_decay_mult"] if branches else 0.0)
     beta1, beta2 = _option(group, "beta1"), _option(group, "beta2")
     multiplicative = lr if group["rule"] == "madam" else lr_mult
-    return Rates(lr, multiplicative, decay, 1.0 - beta1**t, 1.0 - beta2**t)
+    return Rates(lr / (1.0 - beta1**t), multiplicative, decay, 1.0 - beta2**t)
 
 
 def _option(group: Mapping[str, Any], key: str) -> Any:

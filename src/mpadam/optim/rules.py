@@ -58,15 +58,16 @@ class Constants:
 class Rates(NamedTuple):
     """Hyper-parameters at update t: what changes from step to step.
 
-    additive: eta_a.  multiplicative: eta_m.  decay: eta_a wd + eta_m wd_mult.
-    correction1, correction2: 1 - b1^t and 1 - b2^t, the divisors of the bias correction.
+    additive: eta_a / (1 - b1^t): the bias correction of m is folded in, which saves a rounding and a pass.
+    multiplicative: eta_m.
+    decay: eta_a wd + eta_m wd_mult.
+    correction: 1 - b2^t, the bias correction of the second moments.
     """
 
     additive: Scalar
     multiplicative: Scalar
     decay: Scalar
-    correction1: Scalar
-    correction2: Scalar
+    correction: Scalar
 
     def tensors(self, device: torch.device | None = None) -> Rates:
         """As 0-d float32 tensors."""
@@ -90,12 +91,12 @@ def _clip(x: Tensor, bound: float | Tensor | None) -> Tensor:
     return torch.clamp(x, -bound, bound) if isinstance(bound, float) else torch.minimum(torch.maximum(x, -bound), bound)
 
 
-def _adam(w: Tensor, g: Tensor, state: Mapping[str, Tensor], c: Constants, r: Rates) -> tuple[Tensor, State]:
-    """Adam's direction m_hat / (sqrt(v_hat) + eps)."""
+def _adam(g: Tensor, state: Mapping[str, Tensor], c: Constants, r: Rates) -> tuple[Tensor, Tensor, State]:
+    """u_a = -eta_a m_hat / (sqrt(v_hat) + eps), its denominator, and m and v."""
     m = _moving_average(state["m"], g, c.beta1)
     v = _moving_average(state["v"], g * g, c.beta2)
-    m_hat, v_hat = m / r.correction1, v / r.correction2
-    return m_hat / (v_hat.sqrt() + c.eps), {"m": m, "v": v}
+    denominator = (v / r.correction).sqrt() + c.eps
+    return -r.additive * m / denominator, denominator, {"m": m, "v": v}
 
 
 def _rho(w: Tensor, c: Constants) -> Tensor | None:
@@ -116,7 +117,7 @@ def _exponent_direction(
         scale, v_r = channel_scale(g_e, projection, state["v_r"], c, r)
         return scale * g_e, {"v_r": v_r}
     v_e = _moving_average(state["v_e"], g_e * g_e, c.beta2)
-    return g_e / ((v_e / r.correction2).sqrt() + c.eps), {"v_e": v_e}
+    return g_e / ((v_e / r.correction).sqrt() + c.eps), {"v_e": v_e}
 
 
 def relative_step(
@@ -134,8 +135,8 @@ def adamw(
     w: Tensor, g: Tensor, state: Mapping[str, Tensor], c: Constants, r: Rates, *, projection: Tensor | None = None
 ) -> tuple[Step, State]:
     """w_new = w + u_a - eta_a wd w"""
-    direction, new_state = _adam(w, g, state, c, r)
-    return Step(-r.additive * direction, w.new_zeros(()), -r.decay * w), new_state
+    u_a, _, new_state = _adam(g, state, c, r)
+    return Step(u_a, w.new_zeros(()), -r.decay * w), new_state
 
 
 def madam(
@@ -150,19 +151,19 @@ def m_plus_adam(
     w: Tensor, g: Tensor, state: Mapping[str, Tensor], c: Constants, r: Rates, *, projection: Tensor | None = None
 ) -> tuple[Step, State]:
     """w_new = w + w u_m + u_a - (eta_a wd + eta_m wd_mult) w"""
-    direction, additive_state = _adam(w, g, state, c, r)
+    u_a, _, additive_state = _adam(g, state, c, r)
     u_m, multiplicative_state = relative_step(w, g, state, c, r, projection=projection)
-    return Step(-r.additive * direction, w * u_m, -r.decay * w), additive_state | multiplicative_state
+    return Step(u_a, w * u_m, -r.decay * w), additive_state | multiplicative_state
 
 
 def additive_twin(
     w: Tensor, g: Tensor, state: Mapping[str, Tensor], c: Constants, r: Rates, *, projection: Tensor | None = None
 ) -> tuple[Step, State]:
     """M+Adam's control: the second branch is additive, -eta_m g / (sqrt(v_hat) + eps), clipped to r_max |w|; no v_e."""
-    direction, new_state = _adam(w, g, state, c, r)
-    second = -r.multiplicative * g / ((new_state["v"] / r.correction2).sqrt() + c.eps)
+    u_a, denominator, new_state = _adam(g, state, c, r)
+    second = -r.multiplicative * g / denominator
     bound = None if c.max_relative_step is None else c.max_relative_step * w.abs()
-    return Step(-r.additive * direction, _clip(second, bound), -r.decay * w), new_state
+    return Step(u_a, _clip(second, bound), -r.decay * w), new_state
 
 
 RULES: Mapping[str, Rule] = {

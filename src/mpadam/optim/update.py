@@ -53,13 +53,24 @@ class Update(NamedTuple):
     stored: dict[str, Tensor]
 
 
+class Observation(NamedTuple):
+    """One update as diagnostics see it, all float32 copies: update number, stored weight before and after, gradient,
+    step and moments before rounding. `after != before` is where the update survived rounding."""
+
+    t: int
+    before: Tensor
+    after: Tensor
+    grad: Tensor
+    step: Step
+    moments: State
+
+
 def advance(plan: Plan, x: Operands, rates: Rates) -> Update:
     """The update as a pure function; float32 until the store rounds."""
     w = read_weight(plan.store, x.stored, x.grad.shape)
     moments = {name: tensor.to(torch.float32) for name, tensor in x.moments.items()}
-    step, new_moments = RULES[plan.rule](
-        w, x.grad.to(torch.float32), moments, plan.constants, rates, projection=x.projection
-    )
+    grad = x.grad.to(torch.float32)
+    step, new_moments = RULES[plan.rule](w, grad, moments, plan.constants, rates, projection=x.projection)
     return Update(w, step, new_moments, next_weight(plan.store, x.stored, w, step.delta, x.bits))
 
 
@@ -73,11 +84,18 @@ def apply(plan: Plan, x: Operands, new: Update) -> None:
         x.copy.copy_(refreshed_copy(plan.store, new.stored, x.copy))
 
 
-def update(plan: Plan, x: Operands, rates: Rates) -> Update:
+def update(plan: Plan, x: Operands, rates: Rates) -> None:
     """`advance`, then `apply`."""
+    apply(plan, x, advance(plan, x, rates))
+
+
+def observed_update(plan: Plan, x: Operands, rates: Rates, t: int) -> Observation:
+    """`update` as number `t`, with what an observer wants to know of it."""
     new = advance(plan, x, rates)
+    before = new.before.clone()  # it may be the very tensor that `apply` writes to
     apply(plan, x, new)
-    return new
+    after = read_weight(plan.store, x.stored, before.shape).clone()
+    return Observation(t, before, after, x.grad.to(torch.float32), new.step, new.moments)
 
 
 @cache
