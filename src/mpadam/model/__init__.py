@@ -1,0 +1,1 @@
+"""LLaMA models: the paper's four sizes and any smaller one, built from Transformers with weights of a given seed."""

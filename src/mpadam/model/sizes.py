@@ -1,0 +1,31 @@
+"""The four sizes of the paper: GaLore's LLaMA configurations (paper.md section 4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PAPER_VOCABULARY = 32000
+
+
+@dataclass(frozen=True)
+class LlamaSize:
+    """The numbers in which LLaMAs of this study differ."""
+
+    hidden_size: int
+    intermediate_size: int
+    layers: int
+    heads: int
+
+    def parameters(self, vocab_size: int = PAPER_VOCABULARY) -> int:
+        """Number of parameters, embedding and head untied, no biases."""
+        h, f = self.hidden_size, self.intermediate_size
+        attention, mlp, norms = 4 * h * h, 3 * h * f, 2 * h
+        return 2 * vocab_size * h + self.layers * (attention + mlp + norms) + h
+
+
+PAPER_SIZES = {
+    "60m": LlamaSize(hidden_size=512, intermediate_size=1376, layers=8, heads=8),
+    "130m": LlamaSize(hidden_size=768, intermediate_size=2048, layers=12, heads=12),
+    "350m": LlamaSize(hidden_size=1024, intermediate_size=2736, layers=24, heads=16),
+    "1b": LlamaSize(hidden_size=2048, intermediate_size=5461, layers=24, heads=32),
+}

@@ -1,0 +1,1 @@
+"""Training of one run folder: loop, evaluation, checkpoints, records. `mpadam train --run-dir D` is the way in."""

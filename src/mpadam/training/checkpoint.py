@@ -1,0 +1,132 @@
+"""Checkpoints: folders that are whole or absent, checked before they are trusted.
+
+    checkpoints/step00001000/{state.pt, manifest.json}     the last two are kept while a run is under way
+    checkpoints/final/{state.pt, manifest.json}            weights only, once it has ended; the others are deleted
+
+A checkpoint is written under a temporary name, brought to disk and renamed. Its manifest has the run's hash, the
+progress and a checksum of the state; the newest one that is intact and of this run counts, and a broken one is passed
+over with a warning. Disk use of a run: two full states (weights, masters, moments) while it trains, then 2 bytes a
+parameter.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mpadam.atomic import write_json
+from mpadam.training.folder import read_json, sha256
+
+log = logging.getLogger(__name__)
+
+KEPT = 2
+FINAL = "final"
+
+
+@dataclass
+class Progress:
+    """How far a run is: everything that its records count, from its very start.
+
+    positions: sequence positions seen, pads too. target_tokens: those that counted in the loss.
+    seconds: training time over all attempts. last_loss: of the latest update.
+    validation: one entry an evaluation. metrics_bytes: length of metrics.jsonl.
+    """
+
+    step: int = 0
+    positions: int = 0
+    target_tokens: int = 0
+    seconds: float = 0.0
+    last_loss: float | None = None
+    peak_memory_bytes: int = 0
+    metrics_bytes: int = 0
+    attempts: int = 0
+    validation: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was found intact."""
+
+    path: Path
+    progress: Progress
+
+    def state(self) -> dict[str, Any]:
+        """The saved tensors, on the CPU."""
+        return torch.load(self.path / "state.pt", map_location="cpu", weights_only=True)
+
+
+def save(root: Path, *, run_hash: str, progress: Progress, state: dict[str, Any], name: str | None = None) -> Path:
+    """Write a checkpoint and return its folder.
+
+    name: of the folder; default: after the step.
+    Raises OSError if the disk is full; what was there before stays as it was.
+    """
+    final = root / (name or f"step{progress.step:08d}")
+    temporary = root / f".{final.name}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        with (temporary / "state.pt").open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        manifest = {"hash": run_hash, "state_sha256": sha256(temporary / "state.pt"), "progress": asdict(progress)}
+        write_json(temporary / "manifest.json", manifest)
+        _sync_folder(temporary)
+        if final.exists():  # a broken one that was passed over
+            shutil.rmtree(final)
+        temporary.rename(final)
+        _sync_folder(root)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return final
+
+
+def newest(root: Path, *, run_hash: str, usable: Callable[[Progress], bool] = lambda _: True) -> Checkpoint | None:
+    """The newest checkpoint of the run that is intact and usable.
+
+    usable: a further condition, e.g. that the metrics file is as long as it was.
+    """
+    for path in reversed(step_folders(root)):
+        checkpoint = read(path, run_hash=run_hash)
+        if checkpoint is not None and usable(checkpoint.progress):
+            return checkpoint
+        log.warning("checkpoint %s is broken or does not fit: going back to the one before", path)
+    return None
+
+
+def read(path: Path, *, run_hash: str) -> Checkpoint | None:
+    """The checkpoint in a folder, None if it is absent, damaged or of another run."""
+    manifest = read_json(path / "manifest.json")
+    if manifest is None or manifest.get("hash") != run_hash or manifest["state_sha256"] != sha256(path / "state.pt"):
+        return None
+    return Checkpoint(path, Progress(**manifest["progress"]))
+
+
+def retain(root: Path, *, count: int = KEPT) -> None:
+    """Delete all but the newest `count` checkpoints, and what killed writers left."""
+    for path in [*step_folders(root)[: -count or None], *root.glob(".*.tmp")]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def step_folders(root: Path) -> list[Path]:
+    """Folders of the checkpoints of a run under way, oldest first."""
+    return sorted(p for p in root.glob("step*") if re.fullmatch(r"step\d{8}", p.name))
+
+
+def _sync_folder(path: Path) -> None:
+    """Bring a folder's entries to disk: a rename is durable only then."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

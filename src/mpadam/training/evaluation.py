@@ -1,0 +1,53 @@
+"""Validation: perplexity = exp(total nll / total tokens) over a fixed set of tokens, at any batch size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from mpadam.data import Batch
+from mpadam.model.loss import token_nll
+
+if TYPE_CHECKING:
+    from transformers.models.llama.modeling_llama import LlamaForCausalLM
+
+
+@dataclass(frozen=True)
+class Validation:
+    """loss: nats a token, tokens: how many were predicted."""
+
+    loss: float
+    tokens: int
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(self.loss) if self.loss < 700 else math.inf
+
+
+@torch.no_grad()
+def evaluate(model: LlamaForCausalLM, batches: Iterable[Batch]) -> Validation:
+    """Mean negative log-likelihood of all target tokens: each from float32 logits, summed in float64.
+
+    Raises ValueError if the batches hold no target token.
+    """
+    device = model.lm_head.weight.device
+    total, tokens = torch.zeros((), dtype=torch.float64, device=device), 0
+    model.eval()
+    for batch in batches:
+        input_ids, labels = to_tensors(batch, device)
+        total += token_nll(model, input_ids, labels).sum(dtype=torch.float64)
+        tokens += batch.target_tokens
+    model.train()
+    if tokens == 0:
+        raise ValueError("the validation set has no target tokens: give data.validation_tokens above 0, and text")
+    return Validation(loss=total.item() / tokens, tokens=tokens)
+
+
+def to_tensors(batch: Batch, device: torch.device | str) -> tuple[Tensor, Tensor]:
+    """Input and labels of a batch, int64 (B, L), on the device."""
+    return torch.from_numpy(batch.input_ids).to(device), torch.from_numpy(batch.labels).to(device)

@@ -1,0 +1,67 @@
+"""`loss.svg` of a run folder: training loss and validations against steps.
+
+Written by hand, since importing a plotting library takes longer than a small training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+
+WIDTH, HEIGHT = 640, 400
+LEFT, RIGHT, TOP, BOTTOM = 56, 16, 36, 44
+TRAIN, VALIDATION = "#4477aa", "#cc3311"
+MAX_POINTS = 1000
+
+Point = tuple[float, float]
+
+
+def loss_svg(train: Sequence[Point], validation: Sequence[Point], *, title: str) -> str:
+    """An SVG document.
+
+    train, validation: (step, loss in nats a token) pairs; values that are not finite are left out.
+    """
+    train = [p for p in train[:: -(-len(train) // MAX_POINTS) or 1] if math.isfinite(p[1])]
+    validation = [p for p in validation if math.isfinite(p[1])]
+    points = [*train, *validation] or [(0.0, 0.0)]
+    x_end = max(1.0, *(x for x, _ in points))
+    y_ticks = _ticks(min(y for _, y in points), max(y for _, y in points))
+    low, high = y_ticks[0], y_ticks[-1]
+
+    def place(point: Point) -> Point:
+        x = LEFT + point[0] / x_end * (WIDTH - LEFT - RIGHT)
+        return round(x, 1), round(TOP + (high - point[1]) / (high - low) * (HEIGHT - TOP - BOTTOM), 1)
+
+    parts = [_text(WIDTH / 2, 22, title, "middle", size=14)]
+    for y in y_ticks:
+        height = place((0, y))[1]
+        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{height}" y2="{height}" stroke="#ddd"/>')
+        parts.append(_text(LEFT - 6, height + 4, f"{y:g}", "end"))
+    for x in [t for t in _ticks(0.0, x_end) if t <= x_end]:
+        parts.append(_text(place((x, low))[0], HEIGHT - BOTTOM + 18, f"{x:g}", "middle"))
+    line = " ".join(f"{x},{y}" for x, y in map(place, train))
+    parts.append(f'<polyline points="{line}" fill="none" stroke="{TRAIN}" stroke-width="1.5"/>')
+    parts += [f'<circle cx="{x}" cy="{y}" r="4" fill="{VALIDATION}"/>' for x, y in map(place, validation)]
+    parts.append(_text(WIDTH / 2, HEIGHT - 8, "step", "middle"))
+    parts.append(_text(LEFT, TOP - 8, "loss (nats a token)", "start"))
+    parts.append(_text(WIDTH - RIGHT, TOP - 8, "training", "end", color=TRAIN))
+    parts.append(_text(WIDTH - RIGHT - 64, TOP - 8, "validation", "end", color=VALIDATION))
+    body = "\n".join(parts)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">\n'
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>\n{body}\n</svg>\n'
+    )
+
+
+def _text(x: float, y: float, content: str, anchor: str, *, size: int = 11, color: str = "#333") -> str:
+    return f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-size="{size}" fill="{color}">{escape(content)}</text>'
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round values that enclose [low, high], about five of them."""
+    span = max(high - low, 1e-3)
+    step = 10.0 ** math.floor(math.log10(span / 4))
+    step *= next(k for k in (1, 2, 5, 10) if span / (step * k) <= 5)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    return [round(i * step, 10) for i in range(first, max(last, first + 1) + 1)]

@@ -1,0 +1,94 @@
+"""`environment.json`: what produced a run. Chosen fields only, never the whole environment, so never a secret."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import subprocess
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("mpadam", "torch", "transformers", "tokenizers", "numpy", "safetensors", "triton", "transformer-engine",
+            "flash-attn", "liger-kernel")  # fmt: skip
+SLURM_FIELDS = ("SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_JOB_PARTITION", "SLURM_JOB_NODELIST")
+
+
+def environment(device: str) -> dict[str, Any]:
+    """Commit, packages, device, host, Slurm job and container of this process."""
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        **_commit(),
+        "python": sys.version.split()[0],
+        "packages": {name: found for name in PACKAGES if (found := _version(name)) is not None},
+        "platform": platform.platform(),
+        "host": socket.gethostname(),
+        "cpu": _cpu(),
+        "cpus": os.cpu_count(),
+        "device": _device(device),
+        "slurm": {name: os.environ[name] for name in SLURM_FIELDS if name in os.environ},
+        "container": os.environ.get("APPTAINER_CONTAINER") or os.environ.get("SINGULARITY_CONTAINER"),
+        "container_digest": _container_digest(),
+    }
+
+
+def _commit() -> dict[str, Any]:
+    """Commit of the source tree that this package is run from, if it is one, and whether it has local changes."""
+    source = Path(__file__).resolve().parent
+    commit = _git(source, "rev-parse", "HEAD")
+    return {"commit": commit, "dirty": None if commit is None else bool(_git(source, "status", "--porcelain"))}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=30
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
+
+
+def _device(device: str) -> dict[str, Any]:
+    if device != "cuda":
+        return {"kind": device}
+    import torch
+
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "kind": device,
+        "name": properties.name,
+        "capability": f"{properties.major}.{properties.minor}",
+        "memory_bytes": properties.total_memory,
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+    }
+
+
+def _container_digest() -> str | None:
+    """The digest that the image was labelled with when it was built."""
+    labels = Path("/.singularity.d/labels.json")
+    if not labels.is_file():
+        return None
+    import json
+
+    found = json.loads(labels.read_text(encoding="utf-8"))
+    return next((str(value) for key, value in sorted(found.items()) if key.endswith("digest")), None)

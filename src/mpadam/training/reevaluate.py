@@ -1,0 +1,33 @@
+"""Evaluates the final weights of a run folder again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mpadam.model.build import COMPUTE_DTYPES, build_model
+from mpadam.study.spec import read_run_file
+from mpadam.training import checkpoint as checkpoints
+from mpadam.training.evaluation import Validation, evaluate
+from mpadam.training.folder import RunFolder
+from mpadam.training.session import configure_torch, open_data, open_validation
+
+
+def evaluate_folder(path: Path, *, batch_size: int | None = None) -> Validation:
+    """Validation of a finished run; at the run's own batch size exactly what its summary says.
+
+    Raises ValueError if the folder has no final weights of this run.
+    """
+    folder = RunFolder(path)
+    run = read_run_file(folder.run_file)
+    found = checkpoints.read(folder.checkpoints / checkpoints.FINAL, run_hash=run.spec.hash)
+    if found is None:
+        raise ValueError(
+            f"{path}: no final weights of run {run.spec.hash}; train it first: mpadam train --run-dir {path}"
+        )
+    spec = run.spec
+    configure_torch(spec.training, seed=spec.seed)
+    validation = open_validation(open_data(run, folder), spec.data)
+    dtype = COMPUTE_DTYPES[spec.regime.compute]
+    model = build_model(spec.model, seed=spec.seed, dtype=dtype, device=spec.training.device)
+    model.load_state_dict(found.state()["model"])
+    return evaluate(model, validation.batches(batch_size or spec.training.evaluation_batch_size))

@@ -1,0 +1,211 @@
+"""Everything a training works with, built from `run.yaml`: the same file gives the same session, bit for bit."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mpadam.data import TokenData, TrainBatches, ValidationSet
+from mpadam.model.build import COMPUTE_DTYPES, build_model, initial_value
+from mpadam.optim.hyperparameters import hyperparameters_of
+from mpadam.optim.registry import build_optimizer
+from mpadam.optim.schedules import factor
+from mpadam.study.spec import BranchSchedule, DataSpec, RunFile, RunSpec, TrainingSpec
+from mpadam.training import checkpoint as checkpoints
+from mpadam.training.checkpoint import Checkpoint, Progress
+from mpadam.training.folder import RunFolder
+from mpadam.training.gradients import accumulate_in_float32
+from mpadam.training.metrics import holds
+from mpadam.training.streams import stream_seed
+
+if TYPE_CHECKING:
+    from transformers.models.llama.modeling_llama import LlamaForCausalLM
+
+    from mpadam.optim.base import LowPrecisionOptimizer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Session:
+    """A run that is ready to take its next step; `progress` says which one that is."""
+
+    run: RunFile
+    folder: RunFolder
+    model: LlamaForCausalLM
+    optimizer: LowPrecisionOptimizer
+    batches: TrainBatches
+    validation: ValidationSet
+    rates: tuple[ScheduledRate, ...]
+    progress: Progress
+
+    @property
+    def spec(self) -> RunSpec:
+        return self.run.spec
+
+
+@dataclass(frozen=True)
+class ScheduledRate:
+    """A rate of the optimizer (`lr`, `lr_mult`), its peak, and the schedule of its branch."""
+
+    key: str
+    peak: float
+    schedule: BranchSchedule
+
+    def at(self, step: int) -> float:
+        """The rate of update `step` = 1, 2, ..."""
+        return self.peak * factor(step, **self.schedule.model_dump())
+
+
+def open_session(run: RunFile, folder: RunFolder) -> Session:
+    """Build the run, at its newest intact checkpoint if there is one, else at its start.
+
+    Raises ValueError where the data are not those that run.yaml names.
+    """
+    spec = run.spec
+    configure_torch(spec.training, seed=spec.seed)
+    data = open_data(run, folder)
+    found = checkpoints.newest(
+        folder.checkpoints, run_hash=spec.hash, usable=lambda p: holds(folder.metrics, p.metrics_bytes)
+    )
+    model, optimizer = _start(spec) if found is None else _resume(spec, found)
+    if spec.training.global_batch_size > spec.training.micro_batch_size or spec.training.gradient_dtype == "fp32":
+        accumulate_in_float32(model.parameters())
+    return Session(
+        run=run,
+        folder=folder,
+        model=model,
+        optimizer=optimizer,
+        batches=TrainBatches(
+            data,
+            sequences=spec.data.sequences,
+            sequence_length=spec.data.sequence_length,
+            global_batch_size=spec.training.global_batch_size,
+            seed=stream_seed(spec.seed, "data-order"),
+        ),
+        validation=open_validation(data, spec.data),
+        rates=scheduled_rates(spec, optimizer),
+        progress=Progress() if found is None else found.progress,
+    )
+
+
+def configure_torch(training: TrainingSpec, *, seed: int) -> None:
+    """Threads, determinism and a known state of the global generators, which no number of a run depends on."""
+    if training.device == "cuda":
+        if not torch.cuda.is_available():
+            raise ValueError("training.device is cuda, but this machine has no CUDA device; write  device: cpu")
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # cuBLAS is deterministic only with a fixed workspace
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.set_num_threads(training.threads)
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.manual_seed(stream_seed(seed, "global"))
+
+
+def open_data(run: RunFile, folder: RunFolder) -> TokenData:
+    """The token files of a run.
+
+    Raises ValueError if they are other data than run.yaml was written for.
+    """
+    path = (folder.path / run.data).resolve()
+    data = TokenData.open(path)
+    for key in ("fingerprint", "tokenizer_fingerprint"):
+        expected, found = getattr(run.spec.data, key), data.manifest[key]
+        if found != expected:
+            raise ValueError(
+                f"{path}: data.{key} is {found}, but run.yaml was written for {expected}: make the data of that study "
+                "again, or write run.yaml anew (mpadam spec)"
+            )
+    return data
+
+
+def open_validation(data: TokenData, spec: DataSpec) -> ValidationSet:
+    """The fixed validation tokens that this run is judged on."""
+    return ValidationSet(
+        data,
+        sequences=spec.sequences,
+        sequence_length=spec.sequence_length,
+        tokens=spec.validation_tokens,
+        half=spec.validation_half,
+    )
+
+
+def _start(spec: RunSpec) -> tuple[LlamaForCausalLM, LowPrecisionOptimizer]:
+    """Initial weights: one float32 draw a seed, which each regime's masters hold as finely as they can."""
+    model = _model(spec)
+    optimizer = _optimizer(spec, model)
+    optimizer.reload_weights(_Drawn(model, spec.seed))
+    return model, optimizer
+
+
+def _resume(spec: RunSpec, found: Checkpoint) -> tuple[LlamaForCausalLM, LowPrecisionOptimizer]:
+    state = found.state()
+    model = _model(spec)
+    model.load_state_dict(state["model"])
+    optimizer = _optimizer(spec, model)
+    optimizer.load_state_dict(state["optimizer"])
+    torch.set_rng_state(state["random"])
+    log.info("resumed from step %d (%s)", found.progress.step, found.path.name)
+    return model, optimizer
+
+
+def _model(spec: RunSpec) -> LlamaForCausalLM:
+    dtype = COMPUTE_DTYPES[spec.regime.compute]
+    return build_model(spec.model, seed=spec.seed, dtype=dtype, device=spec.training.device)
+
+
+def _optimizer(spec: RunSpec, model: LlamaForCausalLM) -> LowPrecisionOptimizer:
+    return build_optimizer(
+        model,
+        spec.optimizer.name,
+        spec.optimizer.values,
+        masters=spec.regime.masters,
+        state_dtype=spec.optimizer.state_dtype,
+        seed=stream_seed(spec.seed, "rounding"),
+        compile=spec.training.compile,
+    )
+
+
+class _Drawn(Mapping[Tensor, Tensor]):
+    """parameter -> its initial float32 values, drawn when asked for: all at once would double a model's memory."""
+
+    def __init__(self, model: LlamaForCausalLM, seed: int) -> None:
+        self._names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+        self._seed = seed
+
+    def __getitem__(self, parameter: Tensor) -> Tensor:
+        return initial_value(self._names[parameter], parameter.shape, seed=self._seed)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, parameter: object) -> bool:
+        return parameter in self._names
+
+
+def scheduled_rates(spec: RunSpec, optimizer: LowPrecisionOptimizer) -> tuple[ScheduledRate, ...]:
+    """The rates that schedules move: the branch of each is the optimizer's to say (Madam's `lr` is multiplicative)."""
+    schedules = {"additive": spec.training.schedule, "multiplicative": spec.training.schedule_mult}
+    return tuple(
+        ScheduledRate(key, float(optimizer.defaults[key]), schedules[parameter.schedule])
+        for key, parameter in hyperparameters_of(spec.optimizer.name).items()
+        if parameter.schedule is not None
+    )
+
+
+def checkpoint_state(session: Session) -> dict[str, Any]:
+    """All tensors that the next step depends on."""
+    return {
+        "model": session.model.state_dict(),
+        "optimizer": session.optimizer.state_dict(),
+        "random": torch.get_rng_state(),
+    }
