@@ -11,7 +11,7 @@ import math
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from mpadam.optim.hyperparameters import check_hyperparameters
 from mpadam.optim.names import OptimizerName, parse_optimizer_name
@@ -32,6 +32,15 @@ def _path_name(name: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_path_name)]
+
+
+def _plain_words(value: object) -> object:
+    """`--config` on Snakemake's command line hands over words where the file has numbers and booleans."""
+    words = {"1": 1, "true": True, "True": True, "false": False, "False": False}
+    return words.get(value, value) if isinstance(value, str) else value
+
+
+PlainWords = BeforeValidator(_plain_words)
 PositiveInt = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
@@ -151,7 +160,9 @@ class TrainingConfig(Section):
     state_dtype: Literal["bf16", "fp32"] = Field("bf16", description="of moments, where the masters are not fp32")
     device: Literal["cpu", "cuda"] = "cuda"
     threads: PositiveInt = Field(8, description="CPU threads of a run: they change the order of sums")
-    compile: Literal["auto", True, False] = Field("auto", description="torch.compile of the optimizer step")
+    compile: Annotated[Literal["auto", True, False], PlainWords] = Field(
+        "auto", description="torch.compile of the optimizer step"
+    )
     attention: Literal["sdpa", "eager"] = "sdpa"
     log_every: PositiveInt = 10
     checkpoint_every: PositiveInt = 1000
@@ -180,7 +191,7 @@ class TuningConfig(Section):
     steps_fraction: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="length of a trial, share of a run")
     seed: Annotated[int, Field(ge=0)] = Field(1000, description="of all trials; not one of the study's seeds")
     transfer: dict[str, str] = Field(default_factory=dict, description="model: model whose selected values it takes")
-    trials_per_job: Literal[1, "all"] = Field(
+    trials_per_job: Annotated[Literal[1, "all"], PlainWords] = Field(
         1, description="all: the trials of a tuning share one job and its imports"
     )
 
