@@ -1,0 +1,142 @@
+"""The built-in corpus: docstrings of pinned, pure-Python packages that are dependencies anyway.
+
+Training text from sympy and transformers, validation text from networkx: real English, offline, nothing redistributed.
+The packages are read, never imported. A document is the prose (`prose.py`) of one docstring; a paragraph that mostly
+repeats an earlier one is left out, validation text coming first, so that no training document repeats a validation one.
+Wheels of pure Python hold the same files on every platform; the SHA-256 of the result is checked all the same, since
+golden numbers are tied to it.
+
+    python -c 'from mpadam.data.builtin import corpus; print(corpus()["validation"][0])'
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.metadata
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from mpadam.data.prose import Novelty, paragraphs
+from mpadam.data.text import TextShard
+from mpadam.study.config import DataConfig
+
+PINS = {"sympy": "1.14.0", "transformers": "5.23.0", "networkx": "3.6.1"}
+SPLITS = {"validation": ("networkx",), "train": ("sympy", "transformers")}
+SHA256 = "9fea713f266d3ad2e90808434d24cbce10151cede415c48e0e42c01ef9f3e7e3"
+MINIMUM_CHARACTERS = 80
+_NO_PROSE = ("/tests/", "/benchmarks/", "/_antlr/")
+
+
+def identity(data: DataConfig) -> dict[str, Any]:
+    """What the text depends on: cheap, nothing is read."""
+    return {"packages": PINS, "sha256": SHA256}
+
+
+def shards(data: DataConfig) -> list[TextShard]:
+    """One shard a split."""
+    return [
+        TextShard("train-00000-of-00001", "train", _Text),
+        TextShard("validation-00000-of-00001", "validation", _Text),
+    ]
+
+
+class _Text:
+    """The documents of one split."""
+
+    def __init__(self, shard: TextShard) -> None:
+        self._split = shard.split
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(corpus()[self._split])
+
+    def receipt(self) -> dict[str, Any]:
+        pins = [f"{package} {PINS[package]}" for package in SPLITS[self._split]]
+        return {"packages": pins, "sha256": fingerprint({self._split: corpus()[self._split]})}
+
+
+@functools.cache
+def corpus() -> dict[str, tuple[str, ...]]:
+    """Documents of both splits (about 10 s).
+
+    Raises ValueError when a package is missing, has another version than the pin, or yields other bytes than recorded.
+    """
+    texts = read_corpus()
+    found = fingerprint(texts)
+    if found != SHA256:
+        raise ValueError(
+            f"data.source builtin: the docstrings of {_pins()} give SHA-256 {found[:16]}..., recorded is "
+            f"{SHA256[:16]}...: an installed file was changed; reinstall these packages"
+        )
+    return texts
+
+
+def read_corpus() -> dict[str, tuple[str, ...]]:
+    """Documents of both splits, unchecked: validation first, so that training text never repeats it."""
+    novelty = Novelty()
+    return {
+        split: tuple(document for package in packages for document in _documents(package, novelty))
+        for split, packages in SPLITS.items()
+    }
+
+
+def fingerprint(texts: dict[str, tuple[str, ...]]) -> str:
+    """SHA-256 over the documents, split by split, each document ended by a NUL."""
+    digest = hashlib.sha256()
+    for split in sorted(texts):
+        digest.update(f"{split}\0".encode())
+        for document in texts[split]:
+            digest.update(document.encode("utf-8") + b"\0")
+    return digest.hexdigest()
+
+
+def _documents(package: str, novelty: Novelty) -> Iterator[str]:
+    for source in _sources(package):
+        for docstring in _docstrings(source):
+            kept = [text for text in paragraphs(docstring) if novelty.keep(text)]
+            document = "\n".join(kept)
+            if len(document) >= MINIMUM_CHARACTERS:
+                yield document
+
+
+def _sources(package: str) -> Iterator[bytes]:
+    """Content of the package's .py files, in the order of their names."""
+    try:
+        distribution = importlib.metadata.distribution(package)
+    except importlib.metadata.PackageNotFoundError:
+        raise ValueError(f"data.source builtin: {package} is not installed; install {_pins()}") from None
+    if distribution.version != PINS[package]:
+        raise ValueError(
+            f"data.source builtin: found {package} {distribution.version}, but the corpus is made from {_pins()}; "
+            f"install them, e.g.  pip install {package}=={PINS[package]}"
+        )
+    names = sorted(file.as_posix() for file in distribution.files or () if file.suffix == ".py")
+    for name in names:
+        if name.startswith(f"{package}/") and not any(part in name for part in _NO_PROSE):
+            yield distribution.locate_file(name).read_bytes()  # type: ignore[attr-defined]
+
+
+def _docstrings(source: bytes) -> Iterator[str]:
+    """All docstrings of a module, in the order of the file."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of invalid escapes in other people's strings
+        tree = ast.parse(source)
+    yield from _docstrings_below(tree)
+
+
+def _docstrings_below(node: ast.AST) -> Iterator[str]:
+    """Descends through statements only: docstrings stand nowhere else, and expressions are most of the tree."""
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        docstring = ast.get_docstring(node, clean=False)
+        if docstring:
+            yield docstring
+    for field in ("body", "handlers", "orelse", "finalbody", "cases"):
+        below = getattr(node, field, None)
+        for child in below if isinstance(below, list) else ():
+            yield from _docstrings_below(child)
+
+
+def _pins() -> str:
+    return ", ".join(f"{package} {version}" for package, version in PINS.items())

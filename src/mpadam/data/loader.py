@@ -1,0 +1,244 @@
+"""What training reads: token files as memory maps, batches as a function of (seed, step), a fixed validation set.
+
+    data = TokenData.open(Path("results/smoke/data"))
+    batches = TrainBatches(data, sequences="pack", sequence_length=128, global_batch_size=16, seed=1)
+    batch = batches.batch(0)                       # or batches.batch(0, rows=slice(0, 4)): a rank's, a micro-batch's
+
+Arrays are NumPy int64, `torch.from_numpy` takes them as they are. `labels` is `input_ids` with -100 where nothing
+counts; the model shifts them, so that a row of L positions gives at most L - 1 targets and its first token is none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from mpadam.data.permutation import permute
+from mpadam.data.sequences import SEQUENCES, blank
+from mpadam.data.tokens import FORMAT
+
+Int64 = npt.NDArray[np.int64]
+Half = Literal["selection", "report"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """input_ids, labels: int64 of shape (rows, sequence length)."""
+
+    input_ids: Int64
+    labels: Int64
+
+    @property
+    def positions(self) -> int:
+        return int(self.input_ids.size)
+
+    @property
+    def target_tokens(self) -> int:
+        """Tokens the loss is a mean over: labels after the shift that are not -100."""
+        return int((self.labels[:, 1:] != -100).sum())
+
+
+class TokenSplit:
+    """All shards of one split as one row of documents and one stream of tokens."""
+
+    def __init__(self, folder: Path, shards: list[dict[str, Any]]) -> None:
+        self._folder = folder
+        self._shards = shards
+        self._maps: dict[tuple[int, str], npt.NDArray[Any]] = {}
+        self._document_ends = np.cumsum([shard["counts"]["documents"] for shard in shards], dtype=np.int64)
+        self._token_ends = np.cumsum([shard["counts"]["tokens"] for shard in shards], dtype=np.int64)
+
+    @property
+    def documents(self) -> int:
+        return int(self._document_ends[-1])
+
+    @property
+    def tokens(self) -> int:
+        return int(self._token_ends[-1])
+
+    def document(self, index: int, limit: int | None = None) -> npt.NDArray[Any]:
+        """Tokens of a document with its EOS, or the first `limit` of them."""
+        number = int(np.searchsorted(self._document_ends, index, side="right"))
+        ends = self._map(number, "ends.bin", "<u8")
+        local = index - (int(self._document_ends[number - 1]) if number else 0)
+        start, end = int(ends[local - 1]) if local else 0, int(ends[local])
+        return self._tokens(number)[start : end if limit is None else min(end, start + limit)]
+
+    def span(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Tokens start..stop-1 of the stream."""
+        parts = []
+        while start < stop:
+            number = int(np.searchsorted(self._token_ends, start, side="right"))
+            before = int(self._token_ends[number - 1]) if number else 0
+            end = min(stop, int(self._token_ends[number]))
+            parts.append(self._tokens(number)[start - before : end - before])
+            start = end
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def lengths(self) -> Iterator[Int64]:
+        """Tokens of each document, EOS included, shard by shard."""
+        for number in range(len(self._shards)):
+            ends = self._map(number, "ends.bin", "<u8").astype(np.int64)
+            yield np.diff(ends, prepend=0)
+
+    def _tokens(self, number: int) -> npt.NDArray[Any]:
+        return self._map(number, "tokens.bin", self._shards[number]["dtype"])
+
+    def _map(self, number: int, name: str, dtype: str) -> npt.NDArray[Any]:
+        if (number, name) not in self._maps:
+            path = self._folder / self._shards[number]["name"] / name
+            empty = self._shards[number]["files"][name]["bytes"] == 0  # which cannot be mapped
+            self._maps[number, name] = np.empty(0, dtype) if empty else np.memmap(path, dtype=dtype, mode="r")
+        return self._maps[number, name]
+
+
+@dataclass(frozen=True)
+class TokenData:
+    """The token files of a study, and their manifest."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @staticmethod
+    def open(folder: Path, *, verify: bool = False) -> TokenData:
+        """Open prepared data. The sizes of all files are checked; their checksums too with `verify`.
+
+        Raises ValueError when the manifest is missing or another version's, or a file is not what it says.
+        """
+        path = folder / "manifest.json"
+        if not path.is_file():
+            raise ValueError(f"{folder}: no manifest.json, so this is no prepared data; run  mpadam data  first")
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        if manifest.get("format") != FORMAT:
+            raise ValueError(
+                f"{path}: format {manifest.get('format')}, this version reads {FORMAT}; run  mpadam data  again"
+            )
+        for shard in manifest["shards"]:
+            for name, expected in shard["files"].items():
+                _check(folder / "tokens" / shard["name"] / name, expected, verify)
+        return TokenData(folder, manifest)
+
+    @cached_property
+    def train(self) -> TokenSplit:
+        return self._split("train")
+
+    @cached_property
+    def validation(self) -> TokenSplit:
+        return self._split("validation")
+
+    @property
+    def pad_id(self) -> int:
+        return int(self.manifest["pad_id"])
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.manifest["vocab_size"])
+
+    def _split(self, split: str) -> TokenSplit:
+        return TokenSplit(self.folder / "tokens", [s for s in self.manifest["shards"] if s["split"] == split])
+
+
+class TrainBatches:
+    """Training batches in shuffled order, epoch after epoch: each a pure function of (seed, step).
+
+    An epoch is each sequence once; where the batch size does not divide it, a batch takes the end of one epoch and the
+    start of the next, which is shuffled anew.
+    """
+
+    def __init__(
+        self, data: TokenData, *, sequences: str, sequence_length: int, global_batch_size: int, seed: int
+    ) -> None:
+        self._split = data.train
+        self._layout = SEQUENCES[sequences]
+        self._length = sequence_length
+        self._rows = global_batch_size
+        self._seed = seed
+        self._pad_id = data.pad_id
+        self.sequences = self._layout.count(self._split, sequence_length)
+        if self.sequences == 0:
+            raise ValueError(
+                f"data.sequence_length {sequence_length}: the training text ({self._split.tokens} tokens) does not "
+                "fill one sequence; add text or lower it"
+            )
+
+    def batch(self, step: int, rows: slice = slice(None)) -> Batch:
+        """Batch of a step (0, 1, 2, ...), or the rows of it that a rank or a micro-batch needs."""
+        index = self.indices(step)[rows]
+        input_ids, labels = blank(len(index), self._length, self._pad_id)
+        for row, sequence in enumerate(index):
+            tokens = self._layout.read(self._split, self._length, int(sequence))
+            input_ids[row, : len(tokens)] = labels[row, : len(tokens)] = tokens
+        return Batch(input_ids, labels)
+
+    def indices(self, step: int) -> Int64:
+        """Which sequences the batch holds, in order."""
+        ordinal = np.arange(step * self._rows, (step + 1) * self._rows, dtype=np.int64)
+        epochs, places = np.divmod(ordinal, self.sequences)
+        parts = [
+            permute(places[epochs == epoch], size=self.sequences, seed=self._seed, epoch=int(epoch))
+            for epoch in np.unique(epochs)
+        ]
+        return np.concatenate(parts)
+
+
+class ValidationSet:
+    """One half of the fixed validation set: the same target tokens at any batch size and on any number of ranks.
+
+    The validation documents are dealt alternately to the two halves, from the start, until each half has its share of
+    `tokens` target tokens (or the text ends). Within a half the sequences are those of training, but for two things:
+    packed sequences overlap by one token, so that each token but the very first is a target exactly once, and the last
+    sequence is cut short where the share is reached.
+    """
+
+    def __init__(self, data: TokenData, *, sequences: str, sequence_length: int, tokens: int, half: Half) -> None:
+        share = tokens // 2 if half == "report" else tokens - tokens // 2
+        documents = range(0 if half == "selection" else 1, data.validation.documents, 2)
+        self._length = sequence_length
+        self._pad_id = data.pad_id
+        self._sequences = list(
+            SEQUENCES[sequences].cut((data.validation.document(i) for i in documents), sequence_length, share)
+        )
+        self.target_tokens = sum(len(sequence) - 1 for sequence in self._sequences)
+        if self.target_tokens == 0:
+            raise ValueError(
+                f"the {half} half of the validation set is empty: the validation text has {data.validation.documents} "
+                "documents, at least 2 are needed"
+            )
+
+    def __len__(self) -> int:
+        """Number of sequences."""
+        return len(self._sequences)
+
+    def batches(self, batch_size: int, *, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
+        """Batches of `batch_size` sequences, the last one smaller; of every `world_size`-th sequence from `rank` on."""
+        mine = self._sequences[rank::world_size]
+        for start in range(0, len(mine), batch_size):
+            chunk = mine[start : start + batch_size]
+            input_ids, labels = blank(len(chunk), self._length, self._pad_id)
+            for row, tokens in enumerate(chunk):
+                input_ids[row, : len(tokens)] = labels[row, : len(tokens)] = tokens
+            yield Batch(input_ids, labels)
+
+    def target_counts(self, vocab_size: int) -> Int64:
+        """How often each token number is a target."""
+        targets = np.concatenate([sequence[1:] for sequence in self._sequences])
+        return np.bincount(targets, minlength=vocab_size)
+
+
+def _check(path: Path, expected: dict[str, Any], verify: bool) -> None:
+    size = path.stat().st_size if path.is_file() else None
+    if size != expected["bytes"]:
+        found = "is missing" if size is None else f"has {size} bytes"
+        raise ValueError(f"{path}: {found}, the manifest says {expected['bytes']} bytes; run  mpadam data  again")
+    if verify:
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]:
+                raise ValueError(f"{path}: its SHA-256 is not the manifest's; run  mpadam data  again")

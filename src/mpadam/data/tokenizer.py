@@ -1,0 +1,169 @@
+"""Text to token numbers: a byte-level BPE trained on the study's own text, or a saved Hugging Face tokenizer.
+
+Only `tokenizer.json` and the names of EOS and padding are used, through the `tokenizers` package; transformers is not
+imported. A document is encoded without anything its post-processor would add (BOS, EOS), text that looks like a special
+token stays text, and exactly one EOS is put after each document. The folder written here is one that
+`transformers.AutoTokenizer.from_pretrained` loads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from mpadam.atomic import write_json, write_text
+from mpadam.study.config import TokenizerConfig
+
+PAD, EOS = "<pad>", "</s>"
+# Merges are learned from the text's first 256 MB: more changes few of them and costs memory.
+TRAINING_CHARACTERS = 2**28
+_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+# A run of this many characters without a blank is no word; one merge at a time, it would take minutes to learn from.
+_NO_WORD = re.compile(r"\S{1000,}")
+# Parts of tokenizer.json that change no number here: they act only on what is added to a text or cut off it.
+_UNUSED = ("truncation", "padding", "post_processor")
+
+
+@dataclass(frozen=True)
+class TextTokenizer:
+    """A tokenizer with what training needs to know of it.
+
+    eos_id: ends each document. pad_id: fills rows where nothing counts (EOS where the tokenizer has no padding).
+    vocab_size: rows of the embedding: the largest number plus one. fingerprint: of all that changes an encoding.
+    """
+
+    backend: tokenizers.Tokenizer
+    eos_id: int
+    pad_id: int
+    vocab_size: int
+    fingerprint: str
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Numbers of each text, without EOS; the same at any number of threads."""
+        return [encoding.ids for encoding in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return str(self.backend.decode(list(ids), skip_special_tokens=False))
+
+
+def train_bpe(texts: Iterable[str], *, vocab_size: int) -> tokenizers.Tokenizer:
+    """A byte-level BPE with `<pad>` (0) and `</s>` (1, the EOS): the same bytes for the same texts.
+
+    Raises ValueError when the text is too small for `vocab_size`.
+    """
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[PAD, EOS],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    backend.train_from_iterator(_beginning(texts), trainer)
+    if (size := backend.get_vocab_size()) < vocab_size:
+        raise ValueError(
+            f"tokenizer.vocab_size: the training text supports {size} tokens, not {vocab_size}; "
+            f"write  vocab_size: {size}"
+        )
+    return backend
+
+
+def save_bpe(backend: tokenizers.Tokenizer, folder: Path) -> None:
+    """Write a tokenizer made by `train_bpe` as a folder that `transformers` can load."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "tokenizer.json", backend.to_str(pretty=True) + "\n")
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": EOS, "pad_token": PAD}
+    write_json(folder / "tokenizer_config.json", {**config, "clean_up_tokenization_spaces": False})
+
+
+def copy_tokenizer(source: Path, folder: Path) -> None:
+    """Copy the files of a saved tokenizer that are needed to load it again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in _FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)
+
+
+def load_tokenizer(folder: Path) -> TextTokenizer:
+    """Read a tokenizer folder.
+
+    Raises ValueError when it has no readable tokenizer.json, names no EOS, or names one that is not in its vocabulary.
+    """
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise ValueError(
+            f"tokenizer.path: {folder} has no tokenizer.json; save the tokenizer there with "
+            "transformers.AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER)"
+        )
+    text = path.read_text(encoding="utf-8")
+    try:
+        backend = tokenizers.Tokenizer.from_str(text)
+    except Exception as error:  # tokenizers raises nothing more special
+        raise ValueError(f"{path}: not a tokenizer ({error})") from None
+    eos_id = _special(backend, folder, "eos_token")
+    if eos_id is None:
+        raise ValueError(
+            f"tokenizer.path: {folder} names no end-of-text token, and documents must be separated; add e.g. "
+            f'"eos_token": "</s>" to its tokenizer_config.json'
+        )
+    pad_id = _special(backend, folder, "pad_token")
+    backend.no_padding()
+    backend.no_truncation()
+    backend.encode_special_tokens = True
+    return TextTokenizer(
+        backend=backend,
+        eos_id=eos_id,
+        pad_id=eos_id if pad_id is None else pad_id,
+        vocab_size=max(backend.get_vocab(with_added_tokens=True).values()) + 1,
+        fingerprint=_fingerprint(text, eos_id),
+    )
+
+
+def tokenizer_identity(config: TokenizerConfig) -> dict[str, Any]:
+    """What decides the tokenizer, as far as the configuration and the folder tell: equal when the encoding is."""
+    if config.source == "folder":
+        assert config.path is not None
+        return {"source": "folder", "fingerprint": load_tokenizer(Path(config.path)).fingerprint}
+    return {"source": "bpe", "vocab_size": config.vocab_size}
+
+
+def _beginning(texts: Iterable[str]) -> Iterator[str]:
+    """The first TRAINING_CHARACTERS of the text, without endless words."""
+    left = TRAINING_CHARACTERS
+    for text in texts:
+        if left <= 0:
+            return
+        left -= len(text)
+        yield _NO_WORD.sub(" ", text)
+
+
+def _special(backend: tokenizers.Tokenizer, folder: Path, key: str) -> int | None:
+    """Number of the special token that the folder's configuration calls `key`, if it names one."""
+    for name in _FILES[1:]:
+        if not (folder / name).is_file():
+            continue
+        token = json.loads((folder / name).read_text(encoding="utf-8")).get(key)
+        content = token.get("content") if isinstance(token, dict) else token
+        if content is None:
+            continue
+        number = backend.token_to_id(content)
+        if number is None:
+            raise ValueError(f"{folder / name}: {key} is {content!r}, which the vocabulary of tokenizer.json lacks")
+        return int(number)
+    return None
+
+
+def _fingerprint(text: str, eos_id: int) -> str:
+    content = {key: value for key, value in json.loads(text).items() if key not in _UNUSED}
+    canonical = json.dumps({"tokenizer": content, "eos_id": eos_id}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]

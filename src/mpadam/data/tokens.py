@@ -1,0 +1,214 @@
+"""Token files: for each shard of text a folder with two flat arrays and a manifest.
+
+    tokens/<shard>/tokens.bin   token numbers, documents end to end, each ended by EOS (uint16, or uint32 above 65,536)
+    tokens/<shard>/ends.bin     for each document the position after its last token (uint64)
+    tokens/<shard>/digests.bin  validation shards only: 16 bytes a document, which training text must not have
+    tokens/<shard>/shard.json   counts, dtype, checksums, tokenizer, where the text came from
+
+All little-endian. A folder is made under a temporary name and renamed when whole; one without shard.json is no data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mpadam.atomic import write_json
+from mpadam.data.text import Text, TextShard
+from mpadam.data.tokenizer import TextTokenizer
+
+FORMAT = 1
+BATCH_CHARACTERS = 1_000_000  # text encoded at once: bounds memory, whatever the shard's size
+DIGEST_BYTES = 16
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+@dataclass
+class Counts:
+    """What became of the documents of a shard: read = documents + empty + duplicates."""
+
+    read: int = 0
+    documents: int = 0
+    tokens: int = 0
+    text_bytes: int = 0  # UTF-8, of the documents kept
+    empty: int = 0  # nothing but blanks, or nothing the tokenizer keeps
+    duplicates: int = 0  # equal to a validation document, left out of training
+    repaired: int = 0  # had a lone surrogate, now U+FFFD
+    separators_removed: int = 0  # had an EOS inside
+
+
+def token_dtype(vocab_size: int) -> str:
+    """The smallest type that holds every token number."""
+    return "<u2" if vocab_size <= 2**16 else "<u4"
+
+
+def digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8"), digest_size=DIGEST_BYTES).digest()
+
+
+def repaired(text: str) -> str:
+    """The text with U+FFFD for each lone surrogate, which has no UTF-8."""
+    return _SURROGATES.sub("\ufffd", text)
+
+
+def digests_of(texts: Iterable[str]) -> frozenset[bytes]:
+    """Digests of documents, as `tokenize_shard` wants them for `held_out`."""
+    return frozenset(digest(repaired(text)) for text in texts)
+
+
+def read_digests(folder: Path) -> frozenset[bytes]:
+    """The digests a validation shard wrote."""
+    content = (folder / "digests.bin").read_bytes()
+    return frozenset(content[i : i + DIGEST_BYTES] for i in range(0, len(content), DIGEST_BYTES))
+
+
+def tokenize_shard(
+    shard: TextShard,
+    tokenizer: TextTokenizer,
+    folder: Path,
+    *,
+    held_out: frozenset[bytes] = frozenset(),
+    progress: Callable[[int], None] = lambda characters: None,
+) -> dict[str, Any]:
+    """Write `folder`/<shard name> and return its manifest.
+
+    held_out: digests of the validation documents; a training document among them is counted and left out.
+    progress: told how many bytes of text were encoded since the last call.
+    Raises ValueError (of the source) for text that cannot be read; nothing of the shard is then left.
+    """
+    target = folder / shard.name
+    temporary = folder / f".{shard.name}.{os.getpid()}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        manifest = _write(shard, tokenizer, temporary, held_out, progress)
+        write_json(temporary / "shard.json", manifest)
+        shutil.rmtree(target, ignore_errors=True)
+        temporary.replace(target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return manifest
+
+
+def read_shard_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a token shard.
+
+    Raises ValueError when the folder has none, or another version's.
+    """
+    path = folder / "shard.json"
+    if not path.is_file():
+        raise ValueError(f"{folder}: no shard.json, so these are no finished token files; run  mpadam data  again")
+    manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if manifest.get("format") != FORMAT:
+        raise ValueError(
+            f"{path}: format {manifest.get('format')}, this version reads {FORMAT}; run  mpadam data  again"
+        )
+    return manifest
+
+
+def _write(
+    shard: TextShard,
+    tokenizer: TextTokenizer,
+    folder: Path,
+    held_out: frozenset[bytes],
+    progress: Callable[[int], None],
+) -> dict[str, Any]:
+    counts, dtype = Counts(), token_dtype(tokenizer.vocab_size)
+    names = ["tokens.bin", "ends.bin", *(["digests.bin"] if shard.split == "validation" else [])]
+    files = {name: _HashedFile(folder / name) for name in names}
+    text = shard.open()
+    try:
+        for batch in _batches(text, counts, held_out if shard.split == "train" else frozenset()):
+            _encode(batch, tokenizer, counts, dtype, files)
+            progress(sum(len(document.encode()) for document in batch))
+    finally:
+        for file in files.values():
+            file.close()
+    assert counts.read == counts.documents + counts.empty + counts.duplicates
+    return {
+        "format": FORMAT,
+        "name": shard.name,
+        "split": shard.split,
+        "dtype": dtype,
+        "counts": asdict(counts),
+        "tokenizer_fingerprint": tokenizer.fingerprint,
+        "source": text.receipt(),
+        "files": {name: {"bytes": file.bytes, "sha256": file.sha256} for name, file in files.items()},
+    }
+
+
+def _batches(text: Text, counts: Counts, held_out: frozenset[bytes]) -> Iterator[list[str]]:
+    """Documents to encode, about BATCH_CHARACTERS at a time."""
+    batch: list[str] = []
+    characters = 0
+    for document in text:
+        counts.read += 1
+        clean = repaired(document)
+        counts.repaired += clean != document
+        if not clean.strip():
+            counts.empty += 1
+        elif held_out and digest(clean) in held_out:
+            counts.duplicates += 1
+        else:
+            batch.append(clean)
+            characters += len(clean)
+        if characters >= BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def _encode(
+    batch: list[str], tokenizer: TextTokenizer, counts: Counts, dtype: str, files: dict[str, _HashedFile]
+) -> None:
+    for document, numbers in zip(batch, tokenizer.encode(batch), strict=True):
+        ids = np.asarray(numbers, dtype=dtype)
+        inner = ids == tokenizer.eos_id
+        if inner.any():
+            counts.separators_removed += 1
+            ids = ids[~inner]
+        if not ids.size:
+            counts.empty += 1
+            continue
+        counts.documents += 1
+        counts.tokens += ids.size + 1
+        counts.text_bytes += len(document.encode())
+        files["tokens.bin"].write(np.append(ids, ids.dtype.type(tokenizer.eos_id)))
+        files["ends.bin"].write(np.asarray([counts.tokens], dtype="<u8"))
+        if "digests.bin" in files:
+            files["digests.bin"].write(np.frombuffer(digest(document), dtype=np.uint8))
+
+
+class _HashedFile:
+    """A file for writing arrays, hashed on the way."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+        self._digest = hashlib.sha256()
+        self.bytes = 0
+
+    def write(self, array: npt.NDArray[Any]) -> None:
+        content = array.tobytes()
+        self._file.write(content)
+        self._digest.update(content)
+        self.bytes += len(content)
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+    def close(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
