@@ -1,0 +1,134 @@
+"""Tiny studies for tests of training: real token data of invented text, and run folders that train in a second."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+from mpadam.data import TokenData
+from mpadam.data.prepare import prepare
+from mpadam.study.config import DataConfig, RegimeConfig, TokenizerConfig
+from mpadam.study.spec import (
+    NUMERICS_VERSION,
+    BranchSchedule,
+    DataSpec,
+    Labels,
+    ModelSpec,
+    OptimizerSpec,
+    RunFile,
+    RunSpec,
+    TrainingSpec,
+    write_run_file,
+)
+
+LENGTH = 32
+SUBJECTS = ("the weight", "a gradient", "the small model", "every token", "one update", "the large batch")
+VERBS = ("moves", "rounds", "adds to", "multiplies", "forgets", "follows")
+OBJECTS = ("the mantissa", "its exponent", "a neighbour", "the last step", "nothing at all", "the rate")
+
+
+def documents(count: int, *, seed: int) -> list[str]:
+    """Documents of 1 to 12 invented sentences: text with a grammar, whose lengths differ."""
+    draw = random.Random(seed)
+    return [
+        " ".join(
+            f"{draw.choice(SUBJECTS)} {draw.choice(VERBS)} {draw.choice(OBJECTS)}.".capitalize()
+            for _ in range(draw.randint(1, 12))
+        )
+        for _ in range(count)
+    ]
+
+
+def make_data(folder: Path, *, sequences: str = "pack", documents_per_split: tuple[int, int] = (400, 60)) -> TokenData:
+    """Token data of invented text in C4's layout, with a tokenizer of 300 entries."""
+    source = folder / "text"
+    (source / "en").mkdir(parents=True)
+    for number, (split, count, of) in enumerate(
+        (("train", documents_per_split[0], "01024"), ("validation", documents_per_split[1], "00008"))
+    ):
+        lines = [json.dumps({"text": t, "url": "", "timestamp": ""}) for t in documents(count, seed=number)]
+        with gzip.open(source / "en" / f"c4-{split}.00000-of-{of}.json.gz", "wt", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+    data = DataConfig(
+        source="c4_folder", path=str(source), sequences=sequences, sequence_length=LENGTH, validation_tokens=2000
+    )
+    prepare(data, TokenizerConfig(source="bpe", vocab_size=300), folder / "data", log=lambda line: None)
+    return TokenData.open(folder / "data")
+
+
+def run_spec(data: TokenData, **changes: Any) -> RunSpec:
+    """A run of 10 steps of a model with 40 thousand parameters; `changes` are fields of any of its parts."""
+    steps = changes.get("steps", 10)
+    schedule = BranchSchedule(kind="linear", total_steps=steps, warmup_steps=2, min_ratio=0.1, alpha=3.0)
+    fields: dict[str, Any] = {
+        "seed": 0,
+        "hidden_size": 32,
+        "intermediate_size": 72,
+        "layers": 2,
+        "heads": 2,
+        "vocab_size": data.vocab_size,
+        "attention": "eager",
+        "sequences": "pack",
+        "validation_tokens": 2000,
+        "validation_half": "report",
+        "masters": "bf16",
+        "compute": "bf16",
+        "name": "m-plus-adam",
+        "values": {"lr": 3e-3, "lr_mult": 1e-2},
+        "state_dtype": "bf16",
+        "steps": steps,
+        "global_batch_size": 8,
+        "micro_batch_size": 8,
+        "clip_norm": 1.0,
+        "schedule": schedule,
+        "schedule_mult": schedule.model_copy(update={"kind": "logcosine", "min_ratio": 0.0}),
+        "gradient_dtype": "bf16",
+        "log_every": 1,
+        "evaluate_every": 5,
+        "evaluation_batch_size": 16,
+        "device": "cpu",
+        "threads": 1,
+        "compile": False,
+        **changes,
+    }
+    if "adamw" in fields["name"]:
+        fields["values"] = {key: value for key, value in fields["values"].items() if key != "lr_mult"}
+
+    def pick(*names: str) -> dict[str, Any]:
+        return {name: fields.pop(name) for name in names}
+
+    data_fields = {
+        "fingerprint": data.manifest["fingerprint"],
+        "tokenizer_fingerprint": data.manifest["tokenizer_fingerprint"],
+        "sequence_length": LENGTH,
+        "epochs": 100,
+    }
+    return RunSpec(
+        numerics_version=NUMERICS_VERSION,
+        seed=fields.pop("seed"),
+        model=ModelSpec(
+            sequence_length=LENGTH,
+            **pick("hidden_size", "intermediate_size", "layers", "heads", "vocab_size", "attention"),
+        ),
+        data=DataSpec(**data_fields, **pick("sequences", "validation_tokens", "validation_half")),
+        regime=RegimeConfig(**pick("masters", "compute")),
+        optimizer=OptimizerSpec(**pick("name", "values", "state_dtype")),
+        training=TrainingSpec(**fields),
+    )
+
+
+def make_run(folder: Path, data: TokenData, *, checkpoint_every: int = 5, **changes: Any) -> Path:
+    """A run folder with its run.yaml; returns the folder."""
+    spec = run_spec(data, **changes)
+    labels = Labels(
+        study="test", model="tiny", budget=1, regime="bf16-bf16", optimizer=spec.optimizer.name, seed=spec.seed
+    )
+    wandb: dict[str, str | None] = {"mode": "disabled", "project": "mpadam", "entity": None}
+    run = RunFile(
+        labels=labels, data=str(data.folder.resolve()), checkpoint_every=checkpoint_every, wandb=wandb, spec=spec
+    )
+    write_run_file(folder / "run.yaml", run)
+    return folder
