@@ -1,0 +1,165 @@
+"""Figure 4 in every state a study can be in, and pictures that are the same bytes for the same runs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from analysis_fakes import FakeStudy, fake_study, perplexity
+from matplotlib.axes import Axes
+from matplotlib.container import ErrorbarContainer
+
+from mpadam.analysis.collect import collect
+from mpadam.analysis.figures import figure4
+from mpadam.analysis.pictures import Picture, write_picture
+from mpadam.analysis.style import OPTIMIZERS, REGIMES, optimizer_styles, regime_styles
+
+BF16 = {"model": "tiny", "regime": "bf16-bf16", "optimizer": "adamw"}
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> FakeStudy:
+    return fake_study(tmp_path / "results")
+
+
+def draw(study: FakeStudy) -> Picture:
+    return figure4(collect(study.config, study.paths))
+
+
+def panel(picture: Picture, title: str) -> Axes:
+    return next(axes for axes in picture.figure.axes if axes.get_title().startswith(title))
+
+
+def line(axes: Axes, study: FakeStudy, **labels: str) -> np.ndarray:
+    """Means of the one line of this optimizer and regime."""
+    colour = optimizer_styles(study.config.optimizers)[labels["optimizer"]].colour
+    fill = regime_styles(study.config.regimes)[labels["regime"]].fill
+    [found] = [
+        one
+        for one in axes.get_lines()
+        if one.get_color() == colour and one.get_fillstyle() == fill and one.get_marker() not in ("x", "_", "None")
+    ]
+    return np.asarray(found.get_ydata(), dtype=float)
+
+
+def bars(axes: Axes) -> int:
+    return sum(isinstance(container, ErrorbarContainer) for container in axes.containers)
+
+
+def test_a_panel_a_model_and_a_line_an_optimizer_and_regime(study: FakeStudy) -> None:
+    picture = draw(study)
+    assert [axes.get_title() for axes in picture.figure.axes] == ["tiny (1x = 50 steps)", "small (1x = 50 steps)"]
+    axes = panel(picture, "tiny")
+    expected = [np.mean([perplexity(study.key(**BF16, budget=b, seed=s)) for s in (0, 1)]) for b in (1, 2)]
+    assert line(axes, study, **BF16) == pytest.approx(expected)
+    assert bars(axes) == 8
+    assert axes.get_xscale() == "log"
+    assert axes.get_ylabel() == "validation perplexity"
+
+
+def test_every_budget_has_its_tick(study: FakeStudy) -> None:
+    picture = draw(study)
+    picture.figure.draw_without_rendering()
+    for axes in picture.figure.axes:
+        assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1x", "2x"]
+        assert len(axes.get_yticks()) >= 3
+
+
+def test_T6_a_diverged_cell_breaks_the_line_and_has_a_cross(study: FakeStudy) -> None:
+    study.diverge(**BF16, budget=2, seed=0)
+    picture = draw(study)
+    axes = panel(picture, "tiny")
+    assert np.isnan(line(axes, study, **BF16)).tolist() == [False, True]
+    crosses = [one for one in axes.get_lines() if one.get_marker() == "x" and len(one.get_xdata())]
+    assert len(crosses) == 1
+    assert "1 have a diverged run" in picture.caption
+    assert "a run diverged" in [text.get_text() for text in picture.figure.legends[0].get_texts()]
+
+
+def test_T6_a_missing_cell_breaks_the_line_and_is_counted(study: FakeStudy) -> None:
+    for seed in (0, 1):
+        study.remove(**BF16, budget=1, seed=seed)
+    picture = draw(study)
+    assert np.isnan(line(panel(picture, "tiny"), study, **BF16)).tolist() == [True, False]
+    assert "and 1 have no result" in picture.caption
+
+
+def test_T6_one_seed_has_no_bar(tmp_path: Path) -> None:
+    picture = draw(fake_study(tmp_path / "results", seeds=[0]))
+    assert [bars(axes) for axes in picture.figure.axes] == [0, 0]
+    assert "(n = 1)" in picture.caption
+
+
+def test_T6_a_panel_without_results_says_so(study: FakeStudy, tmp_path: Path) -> None:
+    shutil.rmtree(study.paths.root / "runs" / "small")
+    picture = draw(study)
+    assert [text.get_text() for text in panel(picture, "small").texts] == ["no completed cell"]
+    assert not panel(picture, "tiny").texts
+    shutil.rmtree(study.paths.root)
+    assert all(path.stat().st_size for path in write_picture(draw(study), tmp_path / "figures"))
+
+
+def test_one_budget_is_a_point_with_a_tick(tmp_path: Path) -> None:
+    picture = draw(fake_study(tmp_path / "results", budgets=[4]))
+    picture.figure.draw_without_rendering()
+    axes = picture.figure.axes[0]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["4x"]
+    assert axes.get_xlim()[0] < 4 < axes.get_xlim()[1]
+
+
+def test_n_is_the_range_of_the_cells(study: FakeStudy) -> None:
+    study.remove(**BF16, budget=1, seed=0)
+    assert "(n = 1 to 2)" in draw(study).caption
+
+
+def test_nothing_sticks_out_of_the_figure_or_overlaps(study: FakeStudy) -> None:
+    figure = draw(study).figure
+    figure.draw_without_rendering()
+    boxes = [axes.get_tightbbox() for axes in figure.axes] + [figure.legends[0].get_window_extent()]
+    assert all(box is not None for box in boxes)
+    for index, box in enumerate(boxes):
+        assert box.x0 >= 0
+        assert box.y0 >= 0
+        assert box.x1 <= figure.bbox.x1
+        assert box.y1 <= figure.bbox.y1
+        assert not any(box.overlaps(other) for other in boxes[index + 1 :])
+
+
+def test_the_same_runs_give_the_same_bytes_whatever_the_users_settings(study: FakeStudy, tmp_path: Path) -> None:
+    import matplotlib as mpl
+
+    first = write_picture(draw(study), tmp_path / "a")
+    with mpl.rc_context({"font.size": 20, "svg.hashsalt": None, "axes.facecolor": "red"}):
+        second = write_picture(draw(study), tmp_path / "b")
+    assert [path.suffix for path in first] == [".pdf", ".svg", ".png", ".txt"]
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    assert not any(mark in (tmp_path / "a" / "figure4.svg").read_text() for mark in ("<dc:date>", "2026"))
+    assert b"CreationDate" not in (tmp_path / "a" / "figure4.pdf").read_bytes()
+
+
+# --- the style map ---------------------------------------------------------------------------------------------------
+
+
+def test_looks_stay_apart_without_colour() -> None:
+    """In grey, markers tell optimizers apart; dashes tell regimes apart."""
+    assert len({style.marker for style in OPTIMIZERS.values()}) == len(OPTIMIZERS)
+    assert len({str(style.dash) for style in REGIMES.values()}) == len(REGIMES)
+
+
+def test_the_optimizers_of_the_paper_have_colours_of_their_own() -> None:
+    paper = ("adamw", "adamw-sr", "adamw-kahan", "madam", "m-plus-adam")
+    assert len({OPTIMIZERS[name].colour for name in paper}) == len(paper)
+
+
+def test_unknown_names_get_looks_that_nobody_has() -> None:
+    entries = ["mine", "adamw", *(f"m-plus-adam@tau{k}" for k in range(30))]
+    styles = optimizer_styles(entries)
+    assert list(styles) == ["adamw", "mine", *entries[2:]]
+    assert styles["mine"].label == "mine"
+    looks = {(style.colour, style.marker) for style in (*styles.values(), *OPTIMIZERS.values())}
+    assert len(looks) == len(styles.keys() | OPTIMIZERS.keys())
+    regimes = regime_styles(["fp8e4m3-bf16", "bf16-bf16", "nvfp4s-fp8"])
+    assert list(regimes) == ["bf16-bf16", "fp8e4m3-bf16", "nvfp4s-fp8"]
+    assert len({(str(style.dash), style.fill) for style in regimes.values()}) == 3
