@@ -178,8 +178,8 @@ def _caption(found: Sequence[Cell]) -> str:
     missing = sum(not cell.completed and not cell.diverged for cell in found)
     return (
         "Validation perplexity (lower is better) against the training budget, in multiples of the model's 1x, on a "
-        f"logarithmic axis; every panel has its own scale. Points are means over seeds ({n}), bars one standard deviation, "
-        "absent at n = 1; points of one budget are moved apart sideways. "
+        f"logarithmic axis; every panel has its own scale. Points are means over seeds ({n}), bars one standard "
+        "deviation, absent at n = 1; points of one budget are moved apart sideways. "
         f"Of {len(found)} cells, {diverged} have a diverged run, so no mean (cross), and {missing} have no result."
     )
 
