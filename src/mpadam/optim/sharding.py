@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 
+@torch.no_grad()
 def local(tensor: Tensor) -> Tensor:
     """This rank's part of a DTensor (it shares the storage); any other tensor as it is."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

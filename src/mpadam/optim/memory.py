@@ -1,0 +1,65 @@
+"""Bytes per parameter, measured from the tensors that an optimizer really holds.
+
+    bytes_per_parameter(optimizer)      Bytes(weight=2.0, compute_copy=0.0, gradient=2.0, states=6.0)
+
+| column       | what is counted                                                          |
+|--------------|--------------------------------------------------------------------------|
+| weight       | the stored weight: the parameter itself, or codes and scales, or a master |
+| compute copy | the parameter where it is not the weight                                 |
+| gradient     | the gradient, where there is one                                         |
+| states       | moments, carry of Kahan, persistent shadow                               |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from torch import Tensor
+
+from mpadam.optim.base import LowPrecisionOptimizer
+from mpadam.optim.sharding import local
+
+
+class Bytes(NamedTuple):
+    """Bytes, a number for each purpose; or bytes per parameter after `per`."""
+
+    weight: float = 0.0
+    compute_copy: float = 0.0
+    gradient: float = 0.0
+    states: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return sum(self)
+
+    def plus(self, other: Bytes) -> Bytes:
+        return Bytes(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def per(self, count: int) -> Bytes:
+        return Bytes(*(value / count for value in self))
+
+
+def _size(tensors: Iterable[Tensor]) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def parameter_bytes(optimizer: LowPrecisionOptimizer, p: Tensor) -> Bytes:
+    """What one parameter takes on this rank."""
+    store = optimizer.store_of(p)
+    weight = {name: t for name, t in store.tensors.items() if name.startswith("weight.")}
+    states = {k: v for k, v in optimizer.state[p].items() if isinstance(v, Tensor) and k not in weight}
+    return Bytes(
+        weight=_size(weight.values()),
+        compute_copy=0 if store.is_weight else _size([store.param]),
+        gradient=0 if p.grad is None else _size([local(p.grad)]),
+        states=_size(states.values()),
+    )
+
+
+def bytes_per_parameter(optimizer: LowPrecisionOptimizer) -> Bytes:
+    """Mean over all parameters of an optimizer; sharded parameters count this rank's part."""
+    total, count = Bytes(), 0
+    for p in (p for group in optimizer.param_groups for p in group["params"]):
+        total, count = total.plus(parameter_bytes(optimizer, p)), count + optimizer.store_of(p).param.numel()
+    return total.per(count)
