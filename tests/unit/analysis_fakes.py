@@ -25,11 +25,13 @@ from mpadam.study.spec import resolve, run_request, tuning_identity, write_run_f
 from mpadam.study.tuning import select
 
 MANIFEST = {
-    "source": {"name": "builtin"},
     "fingerprint": "0123456789abcdef",
     "tokenizer_fingerprint": "fedcba9876543210",
     "vocab_size": 512,
     "train_sequences": 10**9,
+    "train": {"documents": 1200, "tokens": 250_000, "text_bytes": 800_000},
+    "validation": {"documents": 80, "tokens": 16_000, "text_bytes": 50_000},
+    "validation_set": {"report": {"target_tokens": 2048}, "selection": {"target_tokens": 2048}, "target_tokens": 4096},
     "unigram_entropy": 5.4,
 }
 
@@ -82,7 +84,8 @@ class FakeStudy:
         return path
 
     def diverge(self, **labels: Any) -> None:
-        ended = {"status": "diverged", "val_loss": None, "val_ppl": None, "diverged_step": 17, "last_finite_loss": 9.9}
+        about = {"step": 17, "reason": "the loss is nan", "last_finite_loss": 9.9}
+        ended = {"status": "diverged", "val_loss": None, "val_ppl": None, "val_tokens": None, "diverged": about}
         self.edit_summary(ended, **labels)
 
     def remove(self, **labels: Any) -> None:
@@ -146,8 +149,10 @@ def _write_run(study: FakeStudy, run: RunKey, selected: dict[str, float]) -> Non
         "target_tokens": run_file.spec.training.steps * 504,
         "seconds": 12.5,
         "peak_memory_bytes": 5 * 10**8,
+        "parameters": 60_000,
         "bytes_per_parameter": 8.0,
-        "values": {**study.config.optimizers[run.optimizer].values, **selected},
+        "diverged": None,
+        "hyperparameters": {**study.config.optimizers[run.optimizer].values, **selected},
     }
     (folder / "summary.json").write_text(json.dumps(summary))
     (folder / "loss.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"/>')

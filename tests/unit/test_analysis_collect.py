@@ -54,7 +54,8 @@ def test_T6_missing_and_diverged_runs_are_what_they_are(study: FakeStudy) -> Non
     collected = gather(study)
     diverged, missing = row(collected), row(collected, seed=0)
     assert (diverged["status"], diverged["diverged_step"], diverged["last_finite_loss"]) == ("diverged", 17, 9.9)
-    assert missing["status"] == "missing"
+    assert diverged["problem"] == "the loss is nan"
+    assert tuple(missing[["status", "problem"]]) == ("missing", "not begun")
     for lost in (diverged, missing):
         assert lost[["val_loss", "val_ppl"]].isna().all()
     assert collected.count("completed") == 30
@@ -71,6 +72,12 @@ def test_a_run_that_began_or_failed_is_missing_and_says_so(study: FakeStudy) -> 
     assert tuple(row(gather(study))[["status", "problem"]]) == ("missing", "begun, not finished")
     (study.folder(**RUN) / "failure.json").write_text("{}")
     assert tuple(row(gather(study))[["status", "problem"]]) == ("missing", "failed: see failure.json")
+
+
+def test_runs_that_learned_nothing_are_found(study: FakeStudy) -> None:
+    assert len(gather(study).above_unigram()) == 0
+    study.edit_summary({"val_loss": 5.4, "val_ppl": math.exp(5.4)}, **RUN)
+    assert gather(study).above_unigram()["folder"].tolist() == [row(gather(study))["folder"]]
 
 
 def test_folders_that_the_grid_does_not_ask_for_are_ignored(study: FakeStudy) -> None:

@@ -112,6 +112,11 @@ def test_a_study_without_the_baseline_has_no_gains_and_says_so(tmp_path: Path) -
     assert any("no optimizer entry 'adamw'" in note for note in table.notes)
 
 
+def test_the_yardstick_counts_the_runs_below_it(study: FakeStudy) -> None:
+    study.edit_summary({"val_loss": 5.5, "val_ppl": 244.7}, **vars(ADAMW), seed=0)
+    assert make_table2(study).notes[-1].endswith("perplexity 221.41; 23 of 24 completed runs are below.")
+
+
 def test_the_order_is_that_of_the_style_map(tmp_path: Path) -> None:
     """Reference first, AdamW before M+Adam, whatever the order in the configuration; models as configured."""
     entries = study_content()["optimizers"]

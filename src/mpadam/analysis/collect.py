@@ -42,6 +42,7 @@ _RESULTS = {
     "target_tokens": "Int64",
     "seconds": "float64",
     "peak_memory_bytes": "Int64",
+    "parameters": "Int64",
     "bytes_per_parameter": "float64",
 }
 _ABOUT = {"diverged_step": "Int64", "last_finite_loss": "float64", "hash": "str", "folder": "str", "problem": "str"}
@@ -67,6 +68,17 @@ class Collected:
     def count(self, status: str) -> int:
         """Runs of that status."""
         return int((self.runs["status"] == status).sum())
+
+    @property
+    def unigram_entropy(self) -> float | None:
+        """Nats a token of the validation text when nothing but the frequency of its tokens is known: a yardstick."""
+        return None if self.manifest is None else float(self.manifest["unigram_entropy"])
+
+    def above_unigram(self) -> pd.DataFrame:
+        """Completed runs that learned nothing beyond the frequency of tokens."""
+        if self.unigram_entropy is None:
+            return self.runs.iloc[:0]
+        return self.runs[(self.runs["status"] == "completed") & (self.runs["val_loss"] >= self.unigram_entropy)]
 
     @property
     def refusals(self) -> list[str]:
@@ -192,13 +204,13 @@ def _results(summary: dict[str, Any], folder: RunFolder) -> dict[str, Any]:
         return {"status": "completed", "hash": summary["hash"], **numbers}
     if status not in ("completed", "diverged"):
         raise RefusedError(f"{folder.summary}: status {status!r} is neither completed nor diverged; {_REMEDY}")
-    last = summary.get("last_finite_loss")
+    about = summary.get("diverged") or {"reason": "completed, but its validation loss is not finite"}
     return {
         "status": "diverged",
         "hash": summary["hash"],
-        "steps": summary.get("steps"),
-        "diverged_step": summary.get("diverged_step"),
-        "last_finite_loss": last if _finite(last) else None,
+        "diverged_step": _number(about.get("step"), "Int64", folder),
+        "last_finite_loss": _number(about.get("last_finite_loss"), "float64", folder),
+        "problem": str(about.get("reason", "")),
     }
 
 

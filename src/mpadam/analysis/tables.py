@@ -6,13 +6,14 @@ nothing of file formats: `mpadam.analysis.render` writes it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pandas as pd
 
 from mpadam.analysis.cells import BASELINE, Cell, CellKey, cells, cells_frame
-from mpadam.analysis.collect import Collected
+from mpadam.analysis.collect import STATUSES, Collected
 from mpadam.analysis.statistics import Estimate
 from mpadam.analysis.style import OPTIMIZERS, optimizer_styles, regime_styles
 from mpadam.analysis.tunings import Tuning
@@ -120,8 +121,13 @@ def gain_text(cell: Cell | None) -> str:
 
 
 def _table2_notes(collected: Collected) -> tuple[str, ...]:
-    counts = {status: collected.count(status) for status in ("completed", "diverged", "missing", "refused")}
-    told = [f"{len(collected.runs)} runs asked for: " + ", ".join(f"{n} {status}" for status, n in counts.items() if n)]
+    counts = {status: collected.count(status) for status in STATUSES}
+    told = [f"{len(collected.runs)} runs asked for: {', '.join(f'{n} {s}' for s, n in counts.items() if n)}."]
+    if (entropy := collected.unigram_entropy) is not None and counts["completed"]:
+        told.append(
+            f"Yardstick: guessing by the frequency of tokens alone has perplexity {math.exp(entropy):.2f}; "
+            f"{counts['completed'] - len(collected.above_unigram())} of {counts['completed']} completed runs are below."
+        )
     if BASELINE not in set(collected.runs["optimizer"]):
         told.append(f"No gains: the study has no optimizer entry {BASELINE!r}.")
     return tuple(told)
