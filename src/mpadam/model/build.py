@@ -7,17 +7,13 @@ state of the global generators, and regimes of one seed start from the same numb
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
+from transformers.models.llama.configuration_llama import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaRotaryEmbedding
 
 from mpadam.study.spec import ModelSpec
 from mpadam.training.streams import stream_seed
-
-if TYPE_CHECKING:
-    from transformers.models.llama.configuration_llama import LlamaConfig
-    from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 INITIAL_STD = 0.02
 COMPUTE_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -25,8 +21,6 @@ COMPUTE_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 def llama_config(spec: ModelSpec) -> LlamaConfig:
     """Transformers' configuration of a model (paper.md section 4: untied, rms eps 1e-6, silu, no bias, rope 10000)."""
-    from transformers.models.llama.configuration_llama import LlamaConfig
-
     return LlamaConfig(
         vocab_size=spec.vocab_size,
         hidden_size=spec.hidden_size,
@@ -56,8 +50,6 @@ def build_model(
     seed: the run's seed.
     dtype: of all parameters. Buffers keep theirs: rotary frequencies rounded to bf16 would move every position.
     """
-    from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaRotaryEmbedding
-
     config = llama_config(spec)
     with torch.device("meta"):  # Transformers would draw initial weights from the global generator
         model = LlamaForCausalLM(config)

@@ -36,7 +36,8 @@ class Progress:
     """How far a run is: everything that its records count, from its very start.
 
     positions: sequence positions seen, pads too. target_tokens: those that counted in the loss.
-    seconds: training time over all attempts. last_loss: of the latest update.
+    seconds: training time over all attempts. timed_*: what the throughput is taken from. last_loss: of the latest
+    update.
     validation: one entry an evaluation. metrics_bytes: length of metrics.jsonl.
     """
 
@@ -44,6 +45,8 @@ class Progress:
     positions: int = 0
     target_tokens: int = 0
     seconds: float = 0.0
+    timed_seconds: float = 0.0
+    timed_tokens: int = 0
     last_loss: float | None = None
     peak_memory_bytes: int = 0
     metrics_bytes: int = 0

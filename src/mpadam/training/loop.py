@@ -8,9 +8,7 @@ all is finite, clipping, the optimizer. A loss or gradient that is not finite en
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +18,7 @@ from mpadam.training import checkpoint as checkpoints
 from mpadam.training.evaluation import evaluate, to_tensors
 from mpadam.training.gradients import clip_, global_norm, round_to_bf16_
 from mpadam.training.metrics import MetricsFile
-from mpadam.training.progress import ProgressLine
+from mpadam.training.progress import Meter, ProgressLine
 from mpadam.training.session import Session, checkpoint_state
 from mpadam.training.stopping import Stopper
 
@@ -36,13 +34,16 @@ class Gradients:
     target_tokens: int
 
     @property
-    def finite(self) -> bool:
-        return math.isfinite(self.loss) and math.isfinite(self.norm)
+    def fault(self) -> str | None:
+        """What is not finite, or None."""
+        if not math.isfinite(self.loss):
+            return f"training loss {self.loss}"
+        return None if math.isfinite(self.norm) else f"gradient norm {self.norm}"
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How training ended: `completed`, `diverged` (at a step, with the last finite loss) or `stopped` (why)."""
+    """How training ended: `completed`, `diverged` (at which update, what was not finite) or `stopped` (why)."""
 
     status: str
     step: int
@@ -54,48 +55,39 @@ def train(session: Session, stop: Stopper) -> Ended:
 
     Metrics are appended and checkpoints saved on the way; when it stops, the finished step is saved.
     """
-    line = ProgressLine(session.spec.training.steps, done=session.progress.step)
     with MetricsFile(session.folder.metrics, offset=session.progress.metrics_bytes) as metrics:
         try:
-            return _train(session, stop, metrics, line)
+            return _steps(session, stop, metrics)
         finally:
             session.progress.metrics_bytes = metrics.sync()
 
 
-def _train(session: Session, stop: Stopper, metrics: MetricsFile, line: ProgressLine) -> Ended:
+def _steps(session: Session, stop: Stopper, metrics: MetricsFile) -> Ended:
     spec, progress = session.spec.training, session.progress
-    clock, tokens_then = time.perf_counter(), progress.target_tokens
-    since_log = clock
+    meter, line = Meter(progress), ProgressLine(spec.steps, done=progress.step)
     for step in range(progress.step + 1, spec.steps + 1):
+        meter.start()
         rates = set_rates(session, step)
         gradients = backward(session, step)
-        if not gradients.finite:
-            what = f"loss {gradients.loss}" if not math.isfinite(gradients.loss) else f"gradient norm {gradients.norm}"
-            return Ended("diverged", step, what)
+        if gradients.fault:
+            return Ended("diverged", step, gradients.fault)
         update(session, gradients)
         _advance(session, step, gradients)
-        if step % spec.log_every == 0 or step in (1, spec.steps):
-            now = time.perf_counter()
-            rate = (progress.target_tokens - tokens_then) / (now - since_log)
-            since_log, tokens_then = now, progress.target_tokens
-            record = {
-                "step": step,
-                "positions": progress.positions,
-                "target_tokens": progress.target_tokens,
-                "loss": gradients.loss,
-                **rates,
-                "grad_norm": gradients.norm,
-                "tokens_per_s": round(rate, 1),
-            }
+        meter.stop(gradients.target_tokens)
+        last = step == spec.steps
+        if last or step == 1 or step % spec.log_every == 0:
+            record = _record(session, gradients, rates, meter.tokens_per_s())
             metrics.append(record)
             line.show(record)
-        if step == spec.steps or (spec.evaluate_every and step % spec.evaluate_every == 0):
-            _validate(session, step)
-        clock = _count_time(session, clock)
-        reason = stop.reason if step < spec.steps else None
-        if reason or (step % session.run.checkpoint_every == 0 and step < spec.steps):
+        if last or (spec.evaluate_every and step % spec.evaluate_every == 0):
+            fault = validate(session)
+            if fault:
+                return Ended("diverged", step, fault)
+        meter.count()
+        reason = None if last else stop.reason
+        if reason or (not last and step % session.run.checkpoint_every == 0):
             save(session, metrics)
-            clock = _count_time(session, clock)
+            meter.count()
         if reason:
             return Ended("stopped", step, reason)
     return Ended("completed", spec.steps)
@@ -117,8 +109,8 @@ def backward(session: Session, step: int) -> Gradients:
     scale = 1.0 / max(1, batch.target_tokens)
     session.optimizer.zero_grad(set_to_none=True)
     total = torch.zeros((), dtype=torch.float64, device=device)
-    for micro in range(0, len(input_ids), spec.micro_batch_size):
-        rows = slice(micro, micro + spec.micro_batch_size)
+    for start in range(0, len(input_ids), spec.micro_batch_size):
+        rows = slice(start, start + spec.micro_batch_size)
         loss, nll = loss_sum(session.model, input_ids[rows], labels[rows], scale=scale)
         loss.backward()
         total += nll
@@ -142,16 +134,36 @@ def _advance(session: Session, step: int, gradients: Gradients) -> None:
     progress.target_tokens += gradients.target_tokens
 
 
-def _validate(session: Session, step: int) -> None:
+def _record(
+    session: Session, gradients: Gradients, rates: dict[str, float], tokens_per_s: float
+) -> dict[str, int | float]:
+    """A line of metrics.jsonl; positions and target tokens are those seen so far."""
+    progress = session.progress
+    return {
+        "step": progress.step,
+        "positions": progress.positions,
+        "target_tokens": progress.target_tokens,
+        "loss": gradients.loss,
+        **rates,
+        "grad_norm": gradients.norm,
+        "tokens_per_s": round(tokens_per_s, 1),
+    }
+
+
+def validate(session: Session) -> str | None:
+    """Evaluate the model and keep the result; returns what was not finite, or None."""
     result = evaluate(session.model, session.validation.batches(session.spec.training.evaluation_batch_size))
-    entry: dict[str, Any] = {"step": step, "loss": result.loss, "perplexity": result.perplexity}
-    session.progress.validation.append({**entry, "tokens": result.tokens})
-
-
-def _count_time(session: Session, since: float) -> float:
-    now = time.perf_counter()
-    session.progress.seconds += now - since
-    return now
+    if not math.isfinite(result.perplexity):
+        return f"validation loss {result.loss}"
+    session.progress.validation.append(
+        {
+            "step": session.progress.step,
+            "loss": result.loss,
+            "perplexity": result.perplexity,
+            "tokens": result.tokens,
+        }
+    )
+    return None
 
 
 def save(session: Session, metrics: MetricsFile) -> None:

@@ -1,4 +1,4 @@
-"""One progress line: step, %, loss, rates, tokens/s, time left."""
+"""Time and throughput, and one progress line: step, %, loss, rates, tokens/s, time left."""
 
 from __future__ import annotations
 
@@ -7,9 +7,48 @@ import sys
 import time
 from collections.abc import Mapping
 
+from mpadam.training.checkpoint import Progress
+
 log = logging.getLogger(__name__)
 
 SECONDS_BETWEEN = 15.0
+WARM_UP_STEPS = 5  # of each attempt: left out of the throughput, since they load, compile and allocate
+
+
+class Meter:
+    """Counts the time of a run, and the target tokens a second of its updates (validations and saves left out)."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._counted = time.perf_counter()
+        self._started = self._counted
+        self._updates, self._seconds, self._tokens = 0, 0.0, 0
+
+    def start(self) -> None:
+        """An update begins."""
+        self._started = time.perf_counter()
+
+    def stop(self, target_tokens: int) -> None:
+        """The update has seen so many target tokens and is over."""
+        took = time.perf_counter() - self._started
+        self._updates += 1
+        self._seconds += took
+        self._tokens += target_tokens
+        if self._updates > WARM_UP_STEPS:
+            self._progress.timed_seconds += took
+            self._progress.timed_tokens += target_tokens
+
+    def tokens_per_s(self) -> float:
+        """Target tokens a second of the updates since this was last asked."""
+        rate = self._tokens / self._seconds
+        self._seconds, self._tokens = 0.0, 0
+        return rate
+
+    def count(self) -> None:
+        """Add the time since the last call to the run's seconds."""
+        now = time.perf_counter()
+        self._progress.seconds += now - self._counted
+        self._counted = now
 
 
 class ProgressLine:

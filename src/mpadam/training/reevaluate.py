@@ -9,7 +9,8 @@ from mpadam.study.spec import read_run_file
 from mpadam.training import checkpoint as checkpoints
 from mpadam.training.evaluation import Validation, evaluate
 from mpadam.training.folder import RunFolder
-from mpadam.training.session import configure_torch, open_data, open_validation
+from mpadam.training.machine import configure
+from mpadam.training.session import open_data, open_validation
 
 
 def evaluate_folder(path: Path, *, batch_size: int | None = None) -> Validation:
@@ -25,7 +26,7 @@ def evaluate_folder(path: Path, *, batch_size: int | None = None) -> Validation:
             f"{path}: no final weights of run {run.spec.hash}; train it first: mpadam train --run-dir {path}"
         )
     spec = run.spec
-    configure_torch(spec.training, seed=spec.seed)
+    configure(spec)
     validation = open_validation(open_data(run, folder), spec.data)
     dtype = COMPUTE_DTYPES[spec.regime.compute]
     model = build_model(spec.model, seed=spec.seed, dtype=dtype, device=spec.training.device)

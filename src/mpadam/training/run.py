@@ -18,6 +18,7 @@ from mpadam.atomic import write_json, write_text
 from mpadam.study.spec import RunFile, read_run_file
 from mpadam.training.folder import RunFolder, claim, raise_known_failure, restore_summary
 from mpadam.training.lock import RunLock
+from mpadam.training.machine import configure, quick_imports
 from mpadam.training.stopping import EXIT_STOPPED, Stopper
 
 if TYPE_CHECKING:
@@ -48,14 +49,16 @@ def train_folder(path: Path, *, stop: Stopper, replace: bool = False) -> int:
 
 
 def _train(run: RunFile, folder: RunFolder, stop: Stopper) -> int:
-    from mpadam.training.loop import train
-    from mpadam.training.provenance import environment
-    from mpadam.training.session import open_data, open_session
+    with quick_imports():
+        from mpadam.training.loop import train
+        from mpadam.training.provenance import environment
+        from mpadam.training.session import open_data, open_session
 
     log.info("run %s in %s", run.spec.hash, folder.path)
-    open_data(run, folder)  # data can be mended without a change of run.yaml: no lasting failure
+    configure(run.spec)
+    data = open_data(run, folder)  # data and machine can be mended while run.yaml stays: no lasting failure so far
     try:
-        session = open_session(run, folder)
+        session = open_session(run, folder, data)
         session.progress.attempts += 1
         write_json(folder.environment, environment(run.spec.training.device))
         ended = train(session, stop)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from mpadam.model.build import COMPUTE_DTYPES, build_model, initial_value
 from mpadam.optim.hyperparameters import hyperparameters_of
 from mpadam.optim.registry import build_optimizer
 from mpadam.optim.schedules import factor
-from mpadam.study.spec import BranchSchedule, DataSpec, RunFile, RunSpec, TrainingSpec
+from mpadam.study.spec import BranchSchedule, DataSpec, RunFile, RunSpec
 from mpadam.training import checkpoint as checkpoints
 from mpadam.training.checkpoint import Checkpoint, Progress
 from mpadam.training.folder import RunFolder
@@ -63,14 +62,12 @@ class ScheduledRate:
         return self.peak * factor(step, **self.schedule.model_dump())
 
 
-def open_session(run: RunFile, folder: RunFolder) -> Session:
+def open_session(run: RunFile, folder: RunFolder, data: TokenData) -> Session:
     """Build the run, at its newest intact checkpoint if there is one, else at its start.
 
-    Raises ValueError where the data are not those that run.yaml names.
+    data: as `open_data` gives them. `machine.configure` has been called.
     """
     spec = run.spec
-    configure_torch(spec.training, seed=spec.seed)
-    data = open_data(run, folder)
     found = checkpoints.newest(
         folder.checkpoints, run_hash=spec.hash, usable=lambda p: holds(folder.metrics, p.metrics_bytes)
     )
@@ -93,19 +90,6 @@ def open_session(run: RunFile, folder: RunFolder) -> Session:
         rates=scheduled_rates(spec, optimizer),
         progress=Progress() if found is None else found.progress,
     )
-
-
-def configure_torch(training: TrainingSpec, *, seed: int) -> None:
-    """Threads, determinism and a known state of the global generators, which no number of a run depends on."""
-    if training.device == "cuda":
-        if not torch.cuda.is_available():
-            raise ValueError("training.device is cuda, but this machine has no CUDA device; write  device: cpu")
-        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # cuBLAS is deterministic only with a fixed workspace
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    torch.set_num_threads(training.threads)
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    torch.manual_seed(stream_seed(seed, "global"))
 
 
 def open_data(run: RunFile, folder: RunFolder) -> TokenData:

@@ -37,6 +37,7 @@ def summarise(session: Session, ended: Ended) -> dict[str, Any]:
         "positions": progress.positions,
         "target_tokens": progress.target_tokens,
         "seconds": round(progress.seconds, 3),
+        "tokens_per_s": round(progress.timed_tokens / progress.timed_seconds, 1) if progress.timed_seconds else None,
         "attempts": progress.attempts,
         "peak_memory_bytes": peak_memory_bytes(spec.training.device, progress.peak_memory_bytes),
         "parameters": parameters,
@@ -52,7 +53,7 @@ def _divergence(session: Session, ended: Ended) -> dict[str, Any]:
 
 def hyperparameters(session: Session) -> dict[str, Any]:
     """All values of the optimizer, defaults too; rates at their peak."""
-    values = {key: value for key, value in session.optimizer.defaults.items() if _is_plain(value)}
+    values = {key: value for key, value in session.optimizer.defaults.items() if key != "seed" and _is_plain(value)}
     return values | {rate.key: rate.peak for rate in session.rates}
 
 

@@ -1,0 +1,12 @@
+"""FP8 compute: the attention and MLP projections in FP8 with delayed scaling (paper.md section 3, "FP8 GEMM").
+
+    recipe, scaling         formats, and scales that follow from past magnitudes
+    products, linear        casts, the three matrix products, the layer
+    compute                 what the layers of a model share; torch alone (`native`, `emulated`)
+    transformer_engine      the same by Transformer Engine
+    backend                 which of them a run uses
+    convert, control        the two that training calls
+    flushed                 how much of the gradient e5m2 loses
+
+This package imports nothing by itself, so that `mpadam.model.fp8.backend` can be read without torch.
+"""

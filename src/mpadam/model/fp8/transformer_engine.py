@@ -1,0 +1,154 @@
+"""FP8 computation by Transformer Engine: its own Linear layer, its own delayed scaling.
+
+Unseen on hardware: this project was built where no GPU has Transformer Engine. What is called, and with what, is held
+by contract tests against stand-in modules.
+
+The parameter stays the model's own `weight`; Transformer Engine's layer is kept out of the module tree and is lent
+the weight for each call, so names and state dicts are those of the bf16 model. Sizes that are not multiples of 16 are
+filled up with zeros before the call and cut after it.
+
+Each forward pass of the model is one autocast region, as Transformer Engine asks for, and its history advances when
+the region and its backward pass end: once a *micro-batch*, where `native` and `emulated` advance once a step. They are
+the same where a rank computes its share of a batch in one piece, which is what the paper's commands do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from importlib import import_module
+from typing import Any
+
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.func import functional_call
+from torch.nn import functional
+
+from mpadam.model.fp8.flushed import FlushCount
+from mpadam.model.fp8.recipe import Fp8Recipe
+
+ALIGNMENT = 16
+_E5M2_FLUSHED = 2.0**-17  # magnitudes up to half of the smallest e5m2 value become zero
+
+
+class TransformerEngineFp8:
+    """FP8 computation of one model: recipe, autocast regions and the state of its layers."""
+
+    backend = "transformer_engine"
+
+    def __init__(self, recipe: Fp8Recipe, group: dist.ProcessGroup | None) -> None:
+        self._te = import_module("transformer_engine.pytorch")
+        definitions = import_module("transformer_engine.common.recipe")
+        self.recipe = definitions.DelayedScaling(
+            margin=recipe.margin,
+            fp8_format=definitions.Format.HYBRID,
+            amax_history_len=recipe.amax_history,
+            amax_compute_algo="max",
+            reduce_amax=group is not None,
+        )
+        self.group, self.enabled = group, True
+        self.layers: dict[str, TransformerEngineLinear] = {}
+        self.flushed: FlushCount | None = None
+        self._regions: list[AbstractContextManager[None]] = []
+
+    def add_layer(self, name: str, linear: nn.Linear) -> TransformerEngineLinear:
+        """The layer to put in place of `linear`."""
+        sizes = [size + -size % ALIGNMENT for size in (linear.in_features, linear.out_features)]
+        weight = linear.weight
+        engine = self._te.Linear(*sizes, bias=False, params_dtype=weight.dtype, device=weight.device)
+        engine.weight = nn.Parameter(weight.new_empty(0))  # lent in each call
+        self.layers[name] = TransformerEngineLinear(linear, self, engine)
+        return self.layers[name]
+
+    def wrap(self, module: nn.Module) -> None:
+        """Make each forward pass of `module` an autocast region."""
+        module.register_forward_pre_hook(lambda *_: self._enter())
+        module.register_forward_hook(lambda *_: self._leave(), always_call=True)
+
+    def advance(self) -> None:
+        """Nothing: Transformer Engine advances at the end of each region and of its backward pass."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """name of a layer -> its scales and history, as Transformer Engine packs them."""
+        return {name: layer.engine.get_extra_state() for name, layer in self.layers.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take the state of `state_dict`; ValueError if it is that of other layers."""
+        if state.keys() != self.layers.keys():
+            raise ValueError(
+                f"FP8 state of {len(state)} layers does not fit this model, which has {len(self.layers)} FP8 layers: "
+                "load the checkpoint into the model, and with the fp8_backend, that it was saved from"
+            )
+        for name, layer in self.layers.items():
+            layer.engine.set_extra_state(state[name])
+
+    @contextmanager
+    def evaluation(self, enabled: bool) -> Iterator[None]:
+        """FP8 on or off; the state is afterwards what it was, whatever Transformer Engine recorded."""
+        state = self.state_dict() if enabled else None
+        before, self.enabled = self.enabled, enabled
+        try:
+            yield
+        finally:
+            self.enabled = before
+            if state is not None:
+                self.load_state_dict(state)
+
+    def _enter(self) -> None:
+        if self.enabled:
+            region = self._te.fp8_autocast(enabled=True, fp8_recipe=self.recipe, fp8_group=self.group)
+            region.__enter__()
+            self._regions.append(region)
+
+    def _leave(self) -> None:
+        if self._regions:
+            self._regions.pop().__exit__(None, None, None)
+
+
+class TransformerEngineLinear(nn.Linear):
+    """A bias-free nn.Linear computed by Transformer Engine, sharing the weight of the layer that it stands for."""
+
+    def __init__(self, linear: nn.Linear, compute: TransformerEngineFp8, engine: nn.Module) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight = linear.weight
+        self.register_parameter("bias", None)
+        self.compute, self._engine = compute, (engine,)  # a tuple hides it from the module tree
+        self.train(linear.training)
+
+    @property
+    def engine(self) -> Any:
+        return self._engine[0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (..., in_features) -> (..., out_features); the leading sizes may be anything, zero too."""
+        if not self.compute.enabled or x.numel() == 0:
+            return functional.linear(x, self.weight)
+        self.engine.train(self.training)
+        flat = x.reshape(-1, self.in_features)
+        y = functional_call(self.engine, {"weight": _filled_up(self.weight)}, (_filled_up(flat),))
+        y = y[: flat.shape[0], : self.out_features]
+        if self.compute.flushed is not None and y.requires_grad:
+            y.register_hook(self._count_flushed)
+        return y.reshape(*x.shape[:-1], self.out_features)
+
+    def _count_flushed(self, gradient: Tensor) -> None:
+        if self.compute.flushed is not None:
+            scaled = gradient.float() * self.engine.fp8_meta["scaling_bwd"].scale[0]
+            nonzero = gradient != 0
+            self.compute.flushed.add(nonzero.sum(), (nonzero & (scaled.abs() <= _E5M2_FLUSHED)).sum())
+
+
+def _filled_up(x: Tensor) -> Tensor:
+    """The matrix `x` with both sizes filled up to multiples of 16 with zeros; differentiable."""
+    missing = [-size % ALIGNMENT for size in x.shape]
+    return functional.pad(x, (0, missing[1], 0, missing[0])) if any(missing) else x
+
+
+def import_problem() -> str | None:
+    """None if Transformer Engine can be imported, else why not."""
+    try:
+        import_module("transformer_engine.pytorch")
+    except (ImportError, OSError, RuntimeError) as error:  # it loads CUDA libraries on import
+        return f"{type(error).__name__}: {error}"
+    return None
