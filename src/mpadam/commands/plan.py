@@ -1,0 +1,41 @@
+"""`mpadam plan`: what a study asks for, before anything is submitted."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+HELP = "jobs, FLOPs, positions, gigabytes and GPU-hours of a study, by stated assumptions and from its finished runs"
+EXAMPLE = "mpadam plan --config config.yaml --config studies/smoke.yaml --results results"
+
+EXIT_BAD_INPUT = 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config", type=Path, action="append", required=True, help="configuration, each over the ones before"
+    )
+    parser.add_argument(
+        "--results", type=Path, default=Path("results"), help="folder that holds the study's folder (default: results)"
+    )
+    parser.add_argument("--gpu", default="h100", help="the GPU to plan for: h100 (default) or h200")
+    parser.add_argument("--json", action="store_true", help="all numbers, unrounded, as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the plan; 2 if the text cannot supply a budget."""
+    import json
+    import sys
+
+    from mpadam.plan.assumptions import GPUS
+    from mpadam.plan.plan import make_plan
+    from mpadam.plan.report import to_text
+    from mpadam.study.load import load_study
+
+    if args.gpu not in GPUS:
+        raise ValueError(f"--gpu {args.gpu}: not one of {', '.join(GPUS)}; write e.g.  --gpu h100")
+    plan = make_plan(load_study(args.config), args.results, gpu=args.gpu)
+    print(json.dumps(plan.as_json(), indent=2, allow_nan=False) if args.json else to_text(plan), end="")
+    for problem in plan.problems:
+        print(f"mpadam plan: {problem}", file=sys.stderr)
+    return EXIT_BAD_INPUT if plan.problems else 0

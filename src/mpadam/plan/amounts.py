@@ -1,0 +1,133 @@
+"""What sets of trainings come to, and what a model in a regime costs; with what a reader should know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from mpadam.plan.assumptions import GPUS
+from mpadam.plan.cost import activation_bytes
+from mpadam.plan.jobs import Training
+from mpadam.plan.model import CostModel
+from mpadam.study.grid import RunKey, TuningKey
+
+
+@dataclass(frozen=True)
+class Amount:
+    """What a set of trainings comes to. hours: GPU-hours, or core-hours on a CPU."""
+
+    name: str
+    jobs: int
+    runs: int
+    trials: int
+    steps: int
+    positions: int
+    flops: int
+    hours: float
+
+
+@dataclass(frozen=True)
+class CellCost:
+    """Cost of a model in a regime, for its dearest optimizer.
+
+    flops_per_position: of training. devices: GPUs or CPU threads; devices_wanted: what the model's size wants.
+    memory_bytes: of one GPU, None on a CPU. runs: finished ones that step_seconds was measured from; 0: assumed.
+    utilisation: assumed share of the GPU's peak; None where it is measured, and on a CPU.
+    """
+
+    model: str
+    regime: str
+    parameters: int
+    flops_per_position: int
+    devices: int
+    devices_wanted: int
+    memory_bytes: float | None
+    step_seconds: float
+    runs: int
+    utilisation: float | None
+
+    @property
+    def source(self) -> str:
+        return "measured" if self.runs else "assumed"
+
+
+def amount(model: CostModel, name: str, trainings: Sequence[Training]) -> Amount:
+    """Sums over trainings; the trials of a tuning are one job where they share it."""
+    works = [model.work(training) for training in trainings]
+    tried = [t.key for t in trainings if t.trial is not None]
+    jobs_of_trials = len(set(tried)) if model.config.tuning.trials_per_job == "all" else len(tried)
+    return Amount(
+        name=name,
+        jobs=len(trainings) - len(tried) + jobs_of_trials,
+        runs=len(trainings) - len(tried),
+        trials=len(tried),
+        steps=sum(w.steps for w in works),
+        positions=sum(w.positions for w in works),
+        flops=sum(w.flops(model.shape(t.key.model)) for w, t in zip(works, trainings, strict=True)),
+        hours=sum(map(model.hours, trainings)),
+    )
+
+
+def cells(model: CostModel, trainings: Iterable[Training]) -> list[CellCost]:
+    """One line for each model and regime, in the order of the trainings."""
+    keys: dict[tuple[str, str], dict[str, RunKey | TuningKey]] = {}
+    for training in trainings:
+        key = training.key
+        keys.setdefault((key.model, key.regime), {})[key.optimizer] = key
+    return [_cell(model, list(of_each.values())) for of_each in keys.values()]
+
+
+def _cell(model: CostModel, keys: list[RunKey | TuningKey]) -> CellCost:
+    """keys: of one model and regime, one for each optimizer."""
+    name, regime, config = keys[0].model, keys[0].regime, model.config
+    shape, observed, devices = model.shape(name), model.observed.get((name, regime)), model.devices(name)
+    if observed is None:
+        step = max(map(model.assumed_step_seconds, keys))
+    else:
+        positions = config.training.global_batch_size * config.data.sequence_length
+        step = positions * observed.seconds_per_position / devices
+    assumed_gpu = observed is None and not model.on_cpu
+    return CellCost(
+        model=name,
+        regime=regime,
+        parameters=shape.parameters,
+        flops_per_position=shape.flops.training,
+        devices=devices,
+        devices_wanted=devices if model.on_cpu else model.gpus_wanted(name),
+        memory_bytes=None if model.on_cpu else max(map(model.memory_bytes, keys)),
+        step_seconds=step,
+        runs=0 if observed is None else observed.runs,
+        utilisation=shape.size_class.utilisation[config.regimes[regime].compute] if assumed_gpu else None,
+    )
+
+
+def notes(model: CostModel, costs: Sequence[CellCost]) -> list[str]:
+    """What stands in the way of the GPUs that a model wants, and of its fitting into one: a line a model."""
+    if model.on_cpu:
+        return []
+    dearest = {cell.model: cell for cell in sorted(costs, key=lambda cell: cell.memory_bytes or 0.0)}
+    few = [_too_few(model, cell) for cell in dearest.values() if cell.devices < cell.devices_wanted]
+    memory = GPUS[model.gpu].memory
+    large = [_too_large(model, cell) for cell in dearest.values() if (cell.memory_bytes or 0.0) > memory]
+    return [*few, *large]
+
+
+def _too_few(model: CostModel, cell: CellCost) -> str:
+    training = model.config.training
+    return (
+        f"{cell.model}: {cell.devices} GPU{'s' if cell.devices > 1 else ''}, not {cell.devices_wanted}: they share the "
+        f"micro-batches of an update evenly, {training.global_batch_size} / {training.micro_batch_size} sequences"
+    )
+
+
+def _too_large(model: CostModel, cell: CellCost) -> str:
+    """Names the largest micro-batch that fits, all else being equal."""
+    assert cell.memory_bytes is not None
+    gpu, micro, shape = GPUS[model.gpu], model.config.training.micro_batch_size, model.shape(cell.model)
+    rest = cell.memory_bytes - activation_bytes(shape, micro)
+    fits = [n for n in range(1, micro) if micro % n == 0 and rest + activation_bytes(shape, n) <= gpu.memory]
+    remedy = f"{max(fits)} fits" if fits else "no micro-batch fits"
+    return (
+        f"{cell.model} {cell.regime}: about {cell.memory_bytes / 1e9:.0f} GB at training.micro_batch_size {micro}, and "
+        f"an {gpu.title} has {gpu.memory / 1e9:.0f}: {remedy}"
+    )

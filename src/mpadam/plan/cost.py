@@ -1,0 +1,215 @@
+"""The cost model: FLOPs, bytes and seconds of a training, from shapes and stated assumptions. Pure functions.
+
+    forward FLOPs a position   2 L (4 h^2 + 3 h f)      projections: q, k, v, o and the three of the MLP
+                             + 4 L h s                  attention scores and their product with the values
+                             + 2 h V                    head
+    training                   3 x forward              the backward pass costs two forward passes
+
+h hidden, f intermediate, L layers, s sequence length, V vocabulary. A multiply-add counts as two; attention is counted
+in full, as is usual for MFU, though a causal kernel skips half; look-ups, norms and the optimizer count nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mpadam.optim.names import OptimizerName
+from mpadam.plan.assumptions import (
+    CPU_RATE,
+    DATA_PARALLEL_EFFICIENCY,
+    GPU_OVERHEAD_BYTES,
+    OPTIMIZER_EFFICIENCY,
+    SIZE_CLASSES,
+    STORED_BYTES,
+    Gpu,
+    SizeClass,
+)
+from mpadam.study.config import EvaluationConfig, ModelConfig, RegimeConfig, TrainingConfig
+
+BACKWARD_AND_FORWARD = 3
+CHUNK_BYTES = 2**28  # of float32 logits at a time in `mpadam.model.loss`
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Forward FLOPs of one position."""
+
+    projections: int
+    attention: int
+    head: int
+
+    @property
+    def forward(self) -> int:
+        return self.projections + self.attention + self.head
+
+    @property
+    def training(self) -> int:
+        """Forward and backward."""
+        return BACKWARD_AND_FORWARD * self.forward
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model and what its cost depends on beside its configuration."""
+
+    model: ModelConfig
+    vocab_size: int
+    sequence_length: int
+
+    @property
+    def parameters(self) -> int:
+        return self.model.parameters(self.vocab_size)
+
+    @property
+    def low_precision_parameters(self) -> int:
+        """Those that FP8 and NVFP4 masters store low: attention and MLP projections (paper.md section 3)."""
+        h, f = self.model.hidden_size, self.model.intermediate_size
+        return self.model.layers * (4 * h * h + 3 * h * f)
+
+    @property
+    def flops(self) -> Flops:
+        h, layers = self.model.hidden_size, self.model.layers
+        return Flops(
+            projections=2 * self.low_precision_parameters,
+            attention=4 * layers * h * self.sequence_length,
+            head=2 * h * self.vocab_size,
+        )
+
+    @property
+    def size_class(self) -> SizeClass:
+        return next(c for c in SIZE_CLASSES if self.parameters <= c.parameters)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one run or trial does. sequences, positions: of training; evaluated: positions of all validations."""
+
+    steps: int
+    sequences: int
+    positions: int
+    evaluated: int
+
+    def flops(self, shape: Shape) -> int:
+        return self.positions * shape.flops.training + self.evaluated * shape.flops.forward
+
+    @property
+    def equivalent_positions(self) -> float:
+        """Training positions that cost as much as everything it does: a validated position costs a third."""
+        return self.positions + self.evaluated / BACKWARD_AND_FORWARD
+
+
+def work(
+    shape: Shape,
+    training: TrainingConfig,
+    evaluation: EvaluationConfig,
+    *,
+    budget: int,
+    validation_tokens: int,
+    fraction: float = 1.0,
+) -> Work:
+    """Steps and positions of a run at `budget`, or of a trial of that `fraction` of its steps.
+
+    validation_tokens: of the fixed set; a run or trial is judged on one half of it.
+    """
+    batch = training.global_batch_size
+    full = shape.model.steps(budget, vocab_size=shape.vocab_size, positions_per_step=batch * shape.sequence_length)
+    steps = max(1, round(full * fraction))
+    validations = 1 if evaluation.every is None else math.ceil(steps / evaluation.every)
+    return Work(steps, steps * batch, steps * batch * shape.sequence_length, validations * (validation_tokens // 2))
+
+
+# --- bytes -----------------------------------------------------------------------------------------------------------
+
+
+def state_tensors(name: OptimizerName) -> int:
+    """State values a weight: m, v and v_e where the rule has them (paper.md section 2). Apollo-E's few are left out."""
+    moments = {"adamw": 2, "additive-twin": 2, "m-plus-adam": 2, "madam": 0}[name.rule]
+    has_v_e = name.form is not None and name.form != "unnormalized_rho"
+    return moments + (has_v_e and name.second_moment == "full")
+
+
+@dataclass(frozen=True)
+class WeightBytes:
+    """Bytes over all parameters. copy: of the weights for the compute, where they are not the stored ones."""
+
+    stored: float
+    copy: float
+    gradients: float
+    states: float
+    carry: float
+
+    @property
+    def resident(self) -> float:
+        """What stays in memory between and during steps."""
+        return self.stored + self.copy + self.gradients + self.states + self.carry
+
+    @property
+    def step(self) -> float:
+        """What an optimizer step reads and writes: all of it read but the copy, all of it written but the gradients."""
+        read = self.stored + self.gradients + self.states + self.carry
+        return read + self.stored + self.copy + self.states + self.carry
+
+
+def weight_bytes(shape: Shape, regime: RegimeConfig, name: OptimizerName, training: TrainingConfig) -> WeightBytes:
+    """Weights, gradients and states of a run."""
+    low = shape.low_precision_parameters if regime.masters not in ("fp32", "bf16") else 0
+    plain = shape.parameters - low
+    plain_format = "fp32" if regime.masters == "fp32" else "bf16"
+    state = 4 if regime.masters == "fp32" or training.state_dtype == "fp32" else 2
+    in_fp32 = training.gradient_dtype == "fp32" or training.global_batch_size > training.micro_batch_size
+    return WeightBytes(
+        stored=low * STORED_BYTES[regime.masters] + plain * STORED_BYTES[plain_format],
+        copy=2.0 * (shape.parameters if regime.masters == "fp32" else low),
+        gradients=(4.0 if in_fp32 else 2.0) * shape.parameters,
+        states=float(state * state_tensors(name) * shape.parameters),
+        carry=2.0 * shape.parameters if name.write_back == "kahan" else 0.0,
+    )
+
+
+def activation_bytes(shape: Shape, micro_batch_size: int) -> float:
+    """What a forward pass in bf16 keeps for the backward pass, without recomputation.
+
+    24 h + 8 f bytes a position and layer: what autograd saves in Transformers' LLaMA with SDPA (measured with
+    saved-tensor hooks). The head works in chunks: three arrays of float32 logits, hidden states and their gradient,
+    and the head's gradient in float32.
+    """
+    h, f = shape.model.hidden_size, shape.model.intermediate_size
+    positions = micro_batch_size * shape.sequence_length
+    logits = min(CHUNK_BYTES, 4 * positions * shape.vocab_size)
+    head = 3 * logits + positions * 4 * h + 4 * shape.vocab_size * h
+    return positions * shape.model.layers * (24 * h + 8 * f) + head
+
+
+def gpu_bytes(shape: Shape, regime: RegimeConfig, name: OptimizerName, training: TrainingConfig, *, gpus: int) -> float:
+    """Peak memory of one GPU; with several, data parallelism keeps a second copy of the gradients."""
+    weights = weight_bytes(shape, regime, name, training)
+    buckets = weights.gradients if gpus > 1 else 0.0
+    return weights.resident + buckets + activation_bytes(shape, training.micro_batch_size) + GPU_OVERHEAD_BYTES
+
+
+# --- seconds ---------------------------------------------------------------------------------------------------------
+
+
+def gpu_step_seconds(
+    shape: Shape, regime: RegimeConfig, name: OptimizerName, training: TrainingConfig, *, gpu: Gpu, gpus: int
+) -> float:
+    """Seconds of one update on `gpus` GPUs: the passes at the assumed utilisation, then the bytes of the optimizer.
+
+    FP8 compute is the projections' alone: attention and head are held against the bf16 peak.
+    """
+    flops, peak = shape.flops, gpu.peak
+    ideal = flops.projections / peak[regime.compute] + (flops.attention + flops.head) / peak["bf16"]
+    positions = training.global_batch_size * shape.sequence_length
+    speed = gpus * (DATA_PARALLEL_EFFICIENCY if gpus > 1 else 1.0)
+    passes = BACKWARD_AND_FORWARD * positions * ideal / shape.size_class.utilisation[regime.compute] / speed
+    optimizer = weight_bytes(shape, regime, name, training).step / (
+        gpu.bandwidth * OPTIMIZER_EFFICIENCY[regime.masters]
+    )
+    return passes + optimizer
+
+
+def cpu_step_seconds(shape: Shape, regime: RegimeConfig, training: TrainingConfig) -> float:
+    """Seconds of one update on the CPU."""
+    positions = training.global_batch_size * shape.sequence_length
+    return positions * shape.flops.training / (training.threads * CPU_RATE[regime.compute])
