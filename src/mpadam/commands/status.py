@@ -1,0 +1,36 @@
+"""`mpadam status`: how far a study is, from its run folders alone."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+HELP = "runs and tuning trials of a study: waiting, running (step, loss, ETA), stopped, stale, failed, diverged, done"
+EXAMPLE = "mpadam status --config config.yaml --config studies/smoke.yaml --watch 10"
+
+WATCH_SECONDS = 30.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config", type=Path, action="append", required=True, help="configuration, each over the ones before"
+    )
+    parser.add_argument(
+        "--results", type=Path, default=Path("results"), help="folder that holds the study's folder (default: results)"
+    )
+    parser.add_argument(
+        "--watch", type=float, nargs="?", const=WATCH_SECONDS, metavar="SECONDS",
+        help=f"again every so often (default: {WATCH_SECONDS:.0f}) until nothing is left to do, or Ctrl-C",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="all trainings as JSON; with --watch one line a look")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the status, once or again and again."""
+    from mpadam.status.watch import watch
+    from mpadam.study.load import load_study
+
+    if args.watch is not None and not args.watch > 0:
+        raise ValueError(f"--watch {args.watch}: give seconds above 0, e.g.  --watch 30")
+    watch(load_study(args.config), args.results, seconds=args.watch, as_json=args.json)
+    return 0

@@ -1,0 +1,106 @@
+"""The status of a study: of all its trainings, as data and as text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mpadam.plan.jobs import Training, runs, trials
+from mpadam.status.state import ENDED, STATES, State, read_state
+from mpadam.study.config import StudyConfig
+from mpadam.study.paths import StudyPaths
+
+#: states whose trainings are listed one by one, in this order; the others are only counted
+LISTED = ("running", "stale", "failed", "diverged", "stopped")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A training and its state. folder: relative to the study's folder."""
+
+    training: Training
+    folder: str
+    state: State
+
+
+@dataclass(frozen=True)
+class Status:
+    study: str
+    lines: tuple[Line, ...]
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left that could change by itself."""
+        return all(line.state.state in ENDED for line in self.lines)
+
+    def counts(self, *, trials: bool) -> dict[str, int]:
+        """Trainings by state, in the order of STATES, those that occur."""
+        found = Counter(line.state.state for line in self.lines if (line.training.trial is not None) == trials)
+        return {state: found[state] for state in STATES if found[state]}
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data: counts of runs and trials, and a line for each."""
+        return {
+            "study": self.study,
+            "runs": self.counts(trials=False),
+            "trials": self.counts(trials=True),
+            "lines": [
+                {"name": line.training.name, "folder": line.folder, "trial": line.training.trial, **asdict(line.state)}
+                for line in self.lines
+            ],
+        }
+
+
+def read_status(config: StudyConfig, results: Path = Path("results")) -> Status:
+    """Look at every run folder that the study asks for."""
+    paths = StudyPaths(config.study, results)
+    lines = []
+    for training in (*trials(config), *runs(config)):
+        folder = training.folder(paths)
+        lines.append(Line(training, folder.relative_to(paths.root).as_posix(), read_state(folder)))
+    return Status(config.study, tuple(lines))
+
+
+def to_text(status: Status) -> str:
+    """Counts, then the trainings that somebody may want to look at."""
+    parts = [f"Study {status.study}"]
+    for noun, is_trial in (("tuning trials", True), ("runs", False)):
+        counts = status.counts(trials=is_trial)
+        if counts:
+            parts.append(
+                f"  {sum(counts.values())} {noun}: " + ", ".join(f"{n} {state}" for state, n in counts.items())
+            )
+    for state in LISTED:
+        lines = [line for line in status.lines if line.state.state == state]
+        if lines:
+            parts += ["", state, *_table(lines)]
+    return "\n".join(parts) + "\n"
+
+
+def _table(lines: Sequence[Line]) -> Iterator[str]:
+    width = max(len(line.training.name) for line in lines)
+    for line in lines:
+        yield f"  {line.training.name:<{width}}  {_details(line.state)}".rstrip()
+
+
+def _details(state: State) -> str:
+    parts = []
+    if state.step is not None and state.steps:
+        parts.append(f"step {state.step:,}/{state.steps:,} {state.step / state.steps:4.0%}")
+    if state.loss is not None:
+        parts.append(f"loss {state.loss:.4f}")
+    if state.eta_seconds is not None:
+        parts.append(f"ETA {duration(state.eta_seconds)}")
+    return " | ".join([*parts, *([state.note] if state.note else [])])
+
+
+def duration(seconds: float) -> str:
+    """`4:05`, `1:02:03`, `2 d 03:04`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours >= 24:
+        return f"{hours // 24} d {hours % 24:02}:{minutes:02}"
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,140 @@
+"""The state of one run folder.
+
+done       summary.json belongs to run.yaml
+diverged   the same, but the run ended in a loss or gradient that is not finite
+running    a living process holds the lock
+failed     an attempt ended in a way that repeating cannot mend (failure.json)
+stale      there is a lock, and its holder is dead: the next attempt takes it over
+stopped    begun, and nobody is at it: the next attempt goes on from the newest checkpoint
+waiting    not begun
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from mpadam.status.tail import last_lines, last_records
+from mpadam.training.folder import RunFolder, read_json
+from mpadam.training.lock import is_held
+
+STATES = ("done", "diverged", "running", "failed", "stale", "stopped", "waiting")
+#: states that no further attempt changes
+ENDED = ("done", "diverged", "failed")
+
+
+@dataclass(frozen=True)
+class State:
+    """state: one of STATES. step: the last logged one; steps: of the run. loss: of that step, or of the validation.
+
+    eta_seconds: to the end of a running training, by the speed of its last logged steps.
+    note: one line that says more: an error, who holds the lock, where a run diverged.
+    """
+
+    state: str
+    step: int | None = None
+    steps: int | None = None
+    loss: float | None = None
+    eta_seconds: float | None = None
+    note: str = ""
+
+
+def read_state(path: Path) -> State:
+    """The state of the run folder at `path`; files that are missing, torn or of another run count as absent."""
+    folder = RunFolder(path)
+    run_hash, steps = read_run(folder.run_file)
+    summary = _of_run(folder.summary, run_hash)
+    if summary is not None:
+        return _ended(summary)
+    records = last_records(folder.metrics)
+    progress = _progress(records, steps)
+    if folder.lock.exists():
+        return _locked(folder, progress, records, steps)
+    failure = _of_run(folder.failure, run_hash)
+    if failure is not None:
+        return State("failed", **progress, note=_one_line(failure.get("error")))
+    if records or folder.checkpoints.is_dir():
+        return State("stopped", **progress, note=_one_line("".join(last_lines(folder.log)[-1:])))
+    return State("waiting", steps=steps)
+
+
+def read_run(path: Path) -> tuple[str | None, int | None]:
+    """Hash and number of steps of a run.yaml, (None, None) where there is none.
+
+    Two lines are looked for, since parsing a thousand files as YAML takes seconds.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return None, None
+    values = dict(line.strip().partition(": ")[::2] for line in lines)
+    steps = values.get("steps", "")
+    return values.get("hash", "").strip("'\"") or None, int(steps) if steps.isdecimal() else None
+
+
+def _of_run(path: Path, run_hash: str | None) -> dict[str, Any] | None:
+    """A summary or failure, if it is of the run that run.yaml describes."""
+    try:
+        content = read_json(path)
+    except OSError:
+        return None
+    return content if content is not None and run_hash is not None and content.get("hash") == run_hash else None
+
+
+def _ended(summary: Mapping[str, Any]) -> State:
+    steps = (summary.get("spec") or {}).get("training", {}).get("steps", summary.get("steps"))
+    if summary.get("status") != "diverged":
+        return State("done", step=summary.get("steps"), steps=steps, loss=_finite(summary.get("val_loss")))
+    diverged = summary.get("diverged") or {}
+    note = f"step {diverged.get('step')}: {diverged.get('reason')}"
+    return State("diverged", step=summary.get("steps"), steps=steps, loss=_finite(summary.get("train_loss")), note=note)
+
+
+def _locked(
+    folder: RunFolder, progress: Mapping[str, Any], records: Sequence[Mapping[str, Any]], steps: int | None
+) -> State:
+    try:
+        holder, held = read_json(folder.lock) or {}, is_held(folder.lock)
+    except (OSError, KeyError, TypeError, ValueError):
+        holder, held = {}, False  # torn, or let go this moment
+    note = f"process {holder['pid']} on {holder.get('host')}" if "pid" in holder else "an unknown process"
+    note += f", Slurm job {holder['job']}" if holder.get("job") else ""
+    if not held:
+        return State("stale", **progress, note=f"{note} is gone")
+    return State("running", **progress, eta_seconds=eta_seconds(records, steps), note=note)
+
+
+def _progress(records: Sequence[Mapping[str, Any]], steps: int | None) -> dict[str, Any]:
+    last = records[-1] if records else {}
+    step = last.get("step", 0 if steps else None)
+    return {"step": step if isinstance(step, int) else None, "steps": steps, "loss": _finite(last.get("loss"))}
+
+
+def _finite(value: object) -> float | None:
+    return value if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def eta_seconds(records: Sequence[Mapping[str, Any]], steps: int | None) -> float | None:
+    """Seconds to the last step, by the speed between the records; None where it cannot be told.
+
+    A record's `tokens_per_s` is that of the target tokens since the record before.
+    """
+    usable = [r for r in records if all(isinstance(r.get(key), int | float) for key in _SPEED)]
+    if len(usable) == 1 and usable[0]["step"] == 1:
+        usable.insert(0, dict.fromkeys(_SPEED, 0))
+    steady = [(b, a) for b, a in pairwise(usable) if a["step"] > b["step"] and a["tokens_per_s"] > 0]
+    done = sum(after["step"] - before["step"] for before, after in steady)
+    taken = sum((after["target_tokens"] - before["target_tokens"]) / after["tokens_per_s"] for before, after in steady)
+    return taken / done * max(0, steps - usable[-1]["step"]) if done and steps is not None else None
+
+
+_SPEED = ("step", "target_tokens", "tokens_per_s")
+
+
+def _one_line(text: object) -> str:
+    line = " ".join(str(text or "").split())
+    return line if len(line) <= 160 else line[:157] + "..."
