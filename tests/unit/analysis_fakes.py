@@ -11,7 +11,9 @@ import json
 import math
 import random
 import shutil
+import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -93,18 +95,28 @@ class FakeStudy:
 
 
 def fake_study(results: Path, **changes: Any) -> FakeStudy:
-    """Write a study in which every run completed."""
+    """A study in which every run completed, at `results`. Each kind is written once and copied from then on."""
     content = study_content(**changes)
+    shutil.copytree(_original(json.dumps(content)), results, copy_function=shutil.copyfile)
     config = parse_study(content)
+    return FakeStudy(config, StudyPaths(config.study, results))
+
+
+_ORIGINALS = tempfile.TemporaryDirectory(prefix="mpadam-fake-studies-")
+
+
+@cache
+def _original(content: str) -> Path:
+    config = parse_study(json.loads(content))
+    results = Path(tempfile.mkdtemp(dir=_ORIGINALS.name))
     study = FakeStudy(config, StudyPaths(config.study, results))
-    results.mkdir(parents=True, exist_ok=True)
-    study.config_file.write_text(yaml.safe_dump(content))
+    study.config_file.write_text(yaml.safe_dump(json.loads(content), sort_keys=False))
     study.paths.data.mkdir(parents=True)
     study.paths.manifest.write_text(json.dumps(MANIFEST))
     selected = {key: _write_tuning(study, key) for key in tuning_keys(config)}
     for run in run_keys(config):
         _write_run(study, run, selected[selection_key(config, run)])
-    return study
+    return results
 
 
 def _write_tuning(study: FakeStudy, key: Any) -> dict[str, float]:

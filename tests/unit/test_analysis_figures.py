@@ -74,7 +74,7 @@ def test_T6_a_diverged_cell_breaks_the_line_and_has_a_cross(study: FakeStudy) ->
     assert np.isnan(line(axes, study, **BF16)).tolist() == [False, True]
     crosses = [one for one in axes.get_lines() if one.get_marker() == "x" and len(one.get_xdata())]
     assert len(crosses) == 1
-    assert "1 have a diverged run" in picture.caption
+    assert "1 with a diverged run" in picture.caption
     assert "a run diverged" in [text.get_text() for text in picture.figure.legends[0].get_texts()]
 
 
@@ -83,7 +83,7 @@ def test_T6_a_missing_cell_breaks_the_line_and_is_counted(study: FakeStudy) -> N
         study.remove(**BF16, budget=1, seed=seed)
     picture = draw(study)
     assert np.isnan(line(panel(picture, "tiny"), study, **BF16)).tolist() == [True, False]
-    assert "and 1 have no result" in picture.caption
+    assert "Of 16 cells, 1 have no result yet." in picture.caption
 
 
 def test_T6_one_seed_has_no_bar(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_the_same_runs_give_the_same_bytes_whatever_the_users_settings(study: Fa
     first = write_picture(draw(study), tmp_path / "a")
     with mpl.rc_context({"font.size": 20, "svg.hashsalt": None, "axes.facecolor": "red"}):
         second = write_picture(draw(study), tmp_path / "b")
-    assert [path.suffix for path in first] == [".pdf", ".svg", ".png", ".txt"]
+    assert [path.suffix for path in first] == [".pdf", ".svg", ".png", ".json"]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     assert not any(mark in (tmp_path / "a" / "figure4.svg").read_text() for mark in ("<dc:date>", "2026"))
     assert b"CreationDate" not in (tmp_path / "a" / "figure4.pdf").read_bytes()

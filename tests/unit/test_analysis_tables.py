@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 import statistics
 from pathlib import Path
@@ -14,7 +15,7 @@ from analysis_fakes import FakeStudy, fake_study, perplexity, study_content
 
 from mpadam.analysis.cells import Cell, CellKey, cells
 from mpadam.analysis.collect import collect
-from mpadam.analysis.render import to_csv, to_latex, to_markdown, to_text, write_table
+from mpadam.analysis.render import to_csv, to_json, to_latex, to_markdown, to_text, write_table
 from mpadam.analysis.statistics import estimate
 from mpadam.analysis.tables import Entry, Table, gain_text, hyperparameters, number_text, perplexity_text, table2
 
@@ -101,8 +102,11 @@ def test_a_cell_that_the_study_does_not_ask_for_is_empty(tmp_path: Path) -> None
 
 def test_every_number_knows_the_cell_behind_it(study: FakeStudy) -> None:
     table = make_table2(study)
-    entry = next(e for row in table.rows for e in row if e.cell == MPLUS)
-    assert entry.text == perplexity_text(find(study, MPLUS))
+    text = perplexity_text(find(study, MPLUS))
+    assert next(e.text for row in table.rows for e in row if e.cell == MPLUS) == text
+    rows = json.loads(to_json(table))["rows"]
+    folder = next(entry["cell"] for row in rows for entry in row if entry["text"] == text)
+    assert study.paths.root / "runs" / folder / "seed0" == study.folder(**vars(MPLUS), seed=0)
 
 
 def test_a_study_without_the_baseline_has_no_gains_and_says_so(tmp_path: Path) -> None:
@@ -177,7 +181,7 @@ def test_text_is_aligned(study: FakeStudy) -> None:
 def test_write_table_writes_every_format_the_same_twice(study: FakeStudy, tmp_path: Path) -> None:
     first = [path.read_bytes() for path in write_table(make_table2(study), tmp_path / "a")]
     second = write_table(make_table2(study), tmp_path / "b")
-    assert [path.name for path in second] == [f"table2.{suffix}" for suffix in ("csv", "md", "tex", "txt")]
+    assert [path.name for path in second] == [f"table2.{suffix}" for suffix in ("csv", "md", "tex", "txt", "json")]
     assert [path.read_bytes() for path in second] == first
 
 

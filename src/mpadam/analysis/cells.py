@@ -23,6 +23,11 @@ class CellKey:
     regime: str
     optimizer: str
 
+    @property
+    def folder(self) -> str:
+        """Where its seeds are, below `runs/`."""
+        return f"{self.model}/{self.budget}x/{self.regime}/{self.optimizer}"
+
 
 @dataclass(frozen=True)
 class Cell:

@@ -176,11 +176,13 @@ def _caption(found: Sequence[Cell]) -> str:
     n = "no completed cell" if not counts else f"n = {counts[0]}" + (f" to {counts[-1]}" if len(counts) > 1 else "")
     diverged = sum(bool(cell.diverged) for cell in found)
     missing = sum(not cell.completed and not cell.diverged for cell in found)
+    lost = [f"{diverged} with a diverged run have a cross and no mean"] if diverged else []
+    lost += [f"{missing} have no result yet"] if missing else []
     return (
         "Validation perplexity (lower is better) against the training budget, in multiples of the model's 1x, on a "
         f"logarithmic axis; every panel has its own scale. Points are means over seeds ({n}), bars one standard "
-        "deviation, absent at n = 1; points of one budget are moved apart sideways. "
-        f"Of {len(found)} cells, {diverged} have a diverged run, so no mean (cross), and {missing} have no result."
+        "deviation, absent at n = 1; points of one budget are moved apart sideways."
+        + (f" Of {len(found)} cells, {' and '.join(lost)}." if lost else "")
     )
 
 

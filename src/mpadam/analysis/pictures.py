@@ -1,4 +1,4 @@
-"""How a figure becomes files: PDF, SVG, PNG and its caption, the same bytes for the same runs."""
+"""How a figure becomes files: PDF, SVG, PNG and its words, the same bytes for the same runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from mpadam.atomic import write_bytes, write_text
+from mpadam.atomic import write_bytes, write_json
 
 _SETTINGS: dict[Any, Any] = {
     "font.size": 9,
@@ -51,7 +51,7 @@ def drawing() -> Iterator[None]:
 
 
 def write_picture(picture: Picture, folder: Path) -> list[Path]:
-    """Write the figure in every format, and its caption; returns the files."""
+    """Write the figure in every format, and its words as JSON, for pages that show it; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for suffix, metadata in _METADATA.items():
@@ -60,6 +60,6 @@ def write_picture(picture: Picture, folder: Path) -> list[Path]:
             picture.figure.savefig(buffer, format=suffix, metadata=metadata)
         files.append(folder / f"{picture.name}.{suffix}")
         write_bytes(files[-1], buffer.getvalue())
-    files.append(folder / f"{picture.name}.txt")
-    write_text(files[-1], f"{picture.title}\n\n{picture.caption}\n")
+    files.append(folder / f"{picture.name}.json")
+    write_json(files[-1], {"title": picture.title, "caption": picture.caption, "alt": picture.alt})
     return files

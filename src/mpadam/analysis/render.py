@@ -1,7 +1,8 @@
-"""A table as CSV (tidy), Markdown, LaTeX (booktabs) and plain text for the terminal."""
+"""A table as CSV (tidy), Markdown, LaTeX (booktabs), plain text for the terminal, and JSON for pages that show it."""
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -111,9 +112,17 @@ def _without_repeats(table: Table) -> list[list[str]]:
     return rows
 
 
+def to_json(table: Table) -> str:
+    """Title, caption, header, headings, notes, and rows of `{text, cell}`, where `cell` is the folder of its runs."""
+    rows = [[{"text": e.text, "cell": e.cell.folder if e.cell else None} for e in row] for row in table.rows]
+    words = {name: getattr(table, name) for name in ("title", "caption", "header", "headings", "notes")}
+    return json.dumps({**words, "rows": rows}, indent=1, allow_nan=False) + "\n"
+
+
 RENDERERS: dict[str, Callable[[Table], str]] = {
     "csv": to_csv,
     "md": to_markdown,
     "tex": to_latex,
     "txt": to_text,
+    "json": to_json,
 }

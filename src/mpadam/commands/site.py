@@ -1,0 +1,32 @@
+"""`mpadam site`: the page of a study."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+HELP = "make index.html of a study, to open from disk"
+EXAMPLE = "mpadam site --config config.yaml --config studies/smoke.yaml --results results"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config", type=Path, action="append", required=True, help="configuration, each over the ones before"
+    )
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder that holds the study's folder")
+
+
+def run(args: argparse.Namespace) -> int:
+    from mpadam.analysis.collect import collect
+    from mpadam.atomic import write_text
+    from mpadam.site.page import render_page
+    from mpadam.study.load import load_study
+    from mpadam.study.paths import StudyPaths
+
+    config = load_study(args.config)
+    paths = StudyPaths(config.study, args.results)
+    page = paths.root / "index.html"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    write_text(page, render_page(collect(config, paths)))
+    print(page)
+    return 0

@@ -1,0 +1,4 @@
+"""The results site: what a person opens to see a study.
+
+mpadam site --config config.yaml --config studies/smoke.yaml
+"""

@@ -1,0 +1,120 @@
+"""What was run, in a reader's words: text, models, training, tuning."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from mpadam.analysis.collect import Collected
+from mpadam.analysis.style import optimizer_styles, regime_styles
+from mpadam.study.config import StudyConfig
+
+#: parameters of the smallest model of the paper (60m)
+PAPER_SCALE = 58_000_000
+_SOURCES = {
+    "builtin": "docstrings of installed Python packages (English prose, for seeing the pipeline work)",
+    "c4_folder": "a local folder in C4's layout",
+}
+_SEQUENCES = {"pack": "documents end to end", "truncate_pad": "a document each, cut or padded"}
+
+
+@dataclass(frozen=True)
+class Fact:
+    term: str
+    text: str
+
+
+@dataclass(frozen=True)
+class ModelFact:
+    """Sizes of a model; `parameters` and `positions` are None where the vocabulary is not known yet."""
+
+    name: str
+    parameters: str
+    shape: str
+    steps: str
+    positions: str
+
+
+def facts(collected: Collected) -> list[Fact]:
+    """In the order to read them."""
+    config, manifest = collected.config, collected.manifest
+    return [
+        Fact("Text", _SOURCES[config.data.source]),
+        *([] if manifest is None else _sizes(manifest)),
+        Fact("Sequences", f"{config.data.sequence_length} tokens, {_SEQUENCES[config.data.sequences]}"),
+        Fact("Budgets", ", ".join(f"{budget}x" for budget in _used(collected, "budget"))),
+        Fact(
+            "Regimes",
+            ", ".join(regime_styles(_used(collected, "regime")))
+            + " (how weights are stored, then what multiplies them)",
+        ),
+        Fact("Optimizers", _optimizers(collected)),
+        Fact("Seeds", ", ".join(map(str, _used(collected, "seed")))),
+        Fact("Batch", f"{config.training.global_batch_size} sequences an update, on {config.training.device}"),
+        Fact("Tuning", _tuning(config)),
+    ]
+
+
+def _used(collected: Collected, column: str) -> list[Any]:
+    return list(collected.runs[column].unique())
+
+
+def _sizes(manifest: dict[str, Any]) -> list[Fact]:
+    train, validation, entropy = manifest["train"], manifest["validation"], manifest["unigram_entropy"]
+    return [
+        Fact("Training text", f"{train['documents']:,} documents, {train['tokens']:,} tokens"),
+        Fact(
+            "Validation text",
+            f"{validation['documents']:,} documents, none of them in the training text; reported on "
+            f"{manifest['validation_set']['report']['target_tokens']:,} tokens, rates chosen on another half",
+        ),
+        Fact("Vocabulary", f"{manifest['vocab_size']:,} tokens"),
+        Fact(
+            "Yardstick",
+            f"guessing by the frequency of tokens alone: perplexity {math.exp(entropy):.1f} ({entropy:.3f} nats a "
+            "token, the unigram entropy of the validation text)",
+        ),
+    ]
+
+
+def _optimizers(collected: Collected) -> str:
+    entries = optimizer_styles(_used(collected, "optimizer"))
+    names = {entry: str(collected.config.optimizer_name(entry)) for entry in entries}
+    return ", ".join(
+        f"{style.label} ({entry if names[entry] == entry else f'{entry}: {names[entry]}'})"
+        for entry, style in entries.items()
+    )
+
+
+def _tuning(config: StudyConfig) -> str:
+    if config.tuning.mode == "fixed":
+        return "none: the study gives all values"
+    share = config.tuning.steps_fraction
+    length = "" if share == 1 else f", each {share:.0%} of a run"
+    return f"{config.tuning.trials} trials for every optimizer, model and regime{length}, on seed {config.tuning.seed}"
+
+
+def model_facts(collected: Collected) -> list[ModelFact]:
+    """The models that the study trains."""
+    config = collected.config
+    vocabulary = collected.manifest["vocab_size"] if collected.manifest else config.tokenizer.vocab_size
+    batch = config.training.global_batch_size * config.data.sequence_length
+    found = []
+    for name in _used(collected, "model"):
+        model = config.models[name]
+        shape = f"{model.layers} layers, width {model.hidden_size}, {model.heads} heads"
+        if vocabulary is None:
+            found.append(ModelFact(name, "?", shape, "?", "?"))
+            continue
+        steps = model.steps(1, vocab_size=vocabulary, positions_per_step=batch)
+        parameters = model.parameters(vocabulary)
+        found.append(ModelFact(name, f"{parameters:,}", shape, f"{steps:,}", f"{steps * batch:,}"))
+    return found
+
+
+def below_paper_scale(collected: Collected) -> bool:
+    """Whether every model is smaller than the paper's smallest."""
+    vocabulary = collected.manifest["vocab_size"] if collected.manifest else collected.config.tokenizer.vocab_size
+    models = [collected.config.models[name] for name in _used(collected, "model")]
+    return vocabulary is not None and all(model.parameters(vocabulary) < PAPER_SCALE for model in models)

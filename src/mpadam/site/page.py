@@ -1,0 +1,122 @@
+"""`index.html`: one static page of a study, from its summaries and the tables and figures made of them.
+
+No server, no script, no network: everything is relative to the study's folder, styles are in the page.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from mpadam.analysis.cells import CellKey
+from mpadam.analysis.collect import STATUSES, Collected
+from mpadam.analysis.style import optimizer_styles
+from mpadam.site.facts import below_paper_scale, facts, model_facts
+from mpadam.site.pieces import Download, link, read_pieces
+from mpadam.training.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A line of the list of runs. `anchor`: the cell that it opens, for links from tables; empty but for the first."""
+
+    anchor: str
+    model: str
+    budget: str
+    regime: str
+    optimizer: str
+    seed: int
+    status: str
+    perplexity: str
+    loss: str
+    steps: str
+    seconds: str
+    problem: str
+    files: tuple[Download, ...]
+
+
+def render_page(collected: Collected) -> str:
+    """The page as HTML."""
+    environment = Environment(
+        loader=PackageLoader("mpadam.site"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    root = collected.paths.root
+    rows = run_rows(collected)
+    return environment.get_template("index.html").render(
+        study=collected.config.study,
+        counts={status: collected.count(status) for status in STATUSES},
+        total=len(rows),
+        facts=facts(collected),
+        models=model_facts(collected),
+        small=below_paper_scale(collected),
+        pieces=read_pieces(root),
+        runs=rows,
+        lost=[row for row in rows if row.status != "completed"],
+        above_unigram=collected.above_unigram()["folder"].tolist(),
+        refusals=collected.refusals,
+        downloads=[
+            Download(name, link(root / name, root))
+            for name in ("tables/runs.csv", "study.yaml", "data/manifest.json")
+            if (root / name).exists()
+        ],
+    )
+
+
+def run_rows(collected: Collected) -> list[RunRow]:
+    """All runs that the study asks for, in the order of its grid."""
+    labels = {name: style.label for name, style in optimizer_styles(collected.runs["optimizer"]).items()}
+    seen: set[str] = set()
+    rows = []
+    records: list[dict[str, Any]] = collected.runs.to_dict("records")  # type: ignore[assignment]
+    for run in records:
+        cell = CellKey(run["model"], run["budget"], run["regime"], run["optimizer"]).folder
+        rows.append(_row(run, "" if cell in seen else cell, labels, collected.paths.root))
+        seen.add(cell)
+    return rows
+
+
+def _row(run: dict[str, Any], anchor: str, labels: dict[str, str], root: Path) -> RunRow:
+    done = run["status"] == "completed"
+    return RunRow(
+        anchor=anchor,
+        model=run["model"],
+        budget=f"{run['budget']}x",
+        regime=run["regime"],
+        optimizer=labels[run["optimizer"]],
+        seed=run["seed"],
+        status=run["status"],
+        perplexity=f"{run['val_ppl']:.2f}" if done else "",
+        loss=f"{run['val_loss']:.4f}" if done else "",
+        steps=f"{run['steps']:,}" if done else "",
+        seconds=f"{run['seconds']:,.0f}" if done else "",
+        problem=_problem(run),
+        files=_files(root / run["folder"], root),
+    )
+
+
+def _problem(run: dict[str, Any]) -> str:
+    if run["status"] != "diverged":
+        return str(run["problem"])
+    return f"step {run['diverged_step']}: {run['problem']}"
+
+
+def _files(folder: Path, root: Path) -> tuple[Download, ...]:
+    """Links to what is there."""
+    run = RunFolder(folder)
+    named = {
+        "loss": run.plot,
+        "summary": run.summary,
+        "run.yaml": run.run_file,
+        "metrics": run.metrics,
+        "log": run.log,
+        "environment": run.environment,
+        "failure": run.failure,
+    }
+    return tuple(Download(label, link(path, root)) for label, path in named.items() if path.exists())

@@ -1,0 +1,62 @@
+"""Tables and figures that the analysis left in a study's folder, ready to be shown.
+
+Everything in `tables/*.json` and `figures/*.json` is shown, so a new table or figure needs no line here.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+#: shown first, in this order; the rest follows by name
+FIRST = ("table2", "figure4", "hyperparameters")
+
+
+@dataclass(frozen=True)
+class Download:
+    label: str
+    href: str
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A table (`content` has header and rows) or a figure (`content` has its alternative text).
+
+    image: link to the picture of a figure, None for a table.
+    """
+
+    name: str
+    title: str
+    caption: str
+    content: dict[str, Any]
+    image: str | None
+    downloads: tuple[Download, ...]
+
+
+def read_pieces(root: Path) -> list[Piece]:
+    """The pieces of the study whose folder is `root`; links are relative to it."""
+    found = [_piece(path, root) for folder in ("tables", "figures") for path in sorted((root / folder).glob("*.json"))]
+    rank = {name: index for index, name in enumerate(FIRST)}
+    return sorted(found, key=lambda piece: (rank.get(piece.name, len(rank)), piece.name))
+
+
+def _piece(path: Path, root: Path) -> Piece:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    formats = ("svg", "pdf", "png") if path.parent.name == "figures" else ("csv", "md", "tex")
+    files = {suffix: path.with_suffix(f".{suffix}") for suffix in formats}
+    return Piece(
+        name=path.stem,
+        title=content["title"],
+        caption=content["caption"],
+        content=content,
+        image=link(files["svg"], root) if "svg" in files else None,
+        downloads=tuple(Download(suffix.upper(), link(f, root)) for suffix, f in files.items() if f.exists()),
+    )
+
+
+def link(path: Path, root: Path) -> str:
+    """Address of a file, relative to the page in `root`."""
+    return quote(path.relative_to(root).as_posix())
