@@ -58,7 +58,7 @@ class ScalingState:
 
         A scale stays as it is where the history's maximum is 0 (nothing seen) or not finite.
         """
-        amax = self.amax.nan_to_num(nan=torch.inf)  # maxima with NaN are in the hands of the collective's algorithm
+        amax = self.amax.nan_to_num(nan=torch.inf, posinf=torch.inf)  # a collective need not treat NaN alike everywhere
         if self.amax_reduce is not None:
             self.amax_reduce(amax)
         self.history = torch.cat([amax[None], self.history[:-1]])
