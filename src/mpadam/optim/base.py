@@ -192,7 +192,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         operands, rates = self._operands(p, slot, group, t), rates_at(group, t)
         plan = replace(slot.plan, constants=_constants(group, compress=slot.compresses))  # options may have moved
         if group["compile"] and self.observer is None:
-            compiled_update(plan)(operands, rates.tensors())
+            compiled_update(plan, operands, rates)
         elif self.observer is None:
             update(plan, operands, rates)
         else:

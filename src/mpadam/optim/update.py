@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from mpadam.optim.rules import RULES, Constants, Rates, State, Step
+from mpadam.optim.rules import RULES, Constants, Rates, Rule, State, Step
 from mpadam.optim.store import StorePlan, next_weight, read_weight, refreshed_copy
 
 
@@ -65,12 +65,12 @@ class Observation(NamedTuple):
     moments: State
 
 
-def advance(plan: Plan, x: Operands, rates: Rates) -> Update:
-    """The update as a pure function; float32 until the store rounds."""
+def advance(plan: Plan, x: Operands, rates: Rates, rule: Rule | None = None) -> Update:
+    """The update as a pure function; float32 until the store rounds. `rule` may be the compiled one of the plan."""
     w = read_weight(plan.store, x.stored, x.grad.shape)
     moments = {name: tensor.to(torch.float32) for name, tensor in x.moments.items()}
-    grad = x.grad.to(torch.float32)
-    step, new_moments = RULES[plan.rule](w, grad, moments, plan.constants, rates, projection=x.projection)
+    rule = rule or RULES[plan.rule]
+    step, new_moments = rule(w, x.grad.to(torch.float32), moments, plan.constants, rates, projection=x.projection)
     return Update(w, step, new_moments, next_weight(plan.store, x.stored, w, step.delta, x.bits))
 
 
@@ -98,11 +98,27 @@ def observed_update(plan: Plan, x: Operands, rates: Rates, t: int) -> Observatio
     return Observation(t, before, after, x.grad.to(torch.float32), new.step, new.moments)
 
 
-@cache
-def compiled_update(plan: Plan) -> Callable[[Operands, Rates], None]:
-    """`update` of this plan through torch.compile; one graph for each shape of parameter."""
+def compiled_update(plan: Plan, x: Operands, rates: Rates) -> None:
+    """`update` through torch.compile: one graph for each plan and shape, none for a new rate.
 
-    def run(x: Operands, rates: Rates) -> None:
+    On a CPU only the rule is compiled where weights are stored as codes: torch 2.13's CPU code generator splits the
+    loop over a row into blocks and forgets the elements of a short last one.
+    """
+    tensors = rates.tensors()
+    if plan.store.format.dtype is None and x.grad.device.type == "cpu":
+        apply(plan, x, advance(plan, x, tensors, _compiled(plan, rule_only=True)))
+    else:
+        _compiled(plan, rule_only=False)(x, tensors)
+
+
+@cache
+def _compiled(plan: Plan, *, rule_only: bool) -> Callable[..., Any]:
+    """The compiled rule or update of a plan; a plan has its own limit of shapes, which a model never reaches."""
+
+    def whole(x: Operands, rates: Rates) -> None:
         update(plan, x, rates)
 
-    return torch.compile(run, fullgraph=True, dynamic=False)
+    function = RULES[plan.rule] if rule_only else whole
+    return torch.compile(  # type: ignore[call-overload]  # torch 2.13's stubs lack the last two
+        function, fullgraph=True, dynamic=False, isolate_recompiles=True, recompile_limit=256
+    )
