@@ -103,11 +103,11 @@ def test_state_dict_is_a_copy_and_restores_every_bit_f8() -> None:
         assert torch.equal(again.state_dict()[key], saved[key])
 
 
-@pytest.mark.parametrize("other", [ScalingState({"b.input": "input"}, Fp8Recipe(), device=torch.device("cpu")),
-                                   ScalingState(SLOTS, Fp8Recipe(amax_history=8), device=torch.device("cpu"))])  # fmt: skip
-def test_state_of_another_model_or_recipe_is_refused(other: ScalingState) -> None:
-    with pytest.raises(ValueError, match="does not fit this model"):
-        other.load_state_dict(state().state_dict())
+def test_state_of_another_model_or_recipe_is_refused() -> None:
+    other = ScalingState({"b.input": "input"}, Fp8Recipe(), device=torch.device("cpu"))
+    for own in (other, state(amax_history=8)):
+        with pytest.raises(ValueError, match="does not fit this model"):
+            own.load_state_dict(state().state_dict())
 
 
 def test_amax_reduce_sees_the_step_before_it_enters_the_history() -> None:

@@ -23,16 +23,15 @@ from mpadam.model.fp8.recipe import OPERAND_FORMATS
 from mpadam.model.fp8.scaling import ScalingState
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Kept:
-    """A cast, what it is a cast of, and whether its magnitude is in the scaling state."""
+    """A cast, and what it is a cast of."""
 
     source: weakref.ref[Tensor]
     version: tuple[int, int]
     slot: int
     cast: Cast
     amax: Tensor
-    recorded: bool = False
 
     def is_of(self, x: Tensor, slot: int) -> bool:
         usable = torch.is_inference_mode_enabled() or not self.cast.values.is_inference()
@@ -107,9 +106,8 @@ class TorchFp8:
         return _Kept(weakref.ref(x), _version(x), slot, Cast(values, self.state.inverse[slot]), amax)
 
     def _take(self, kept: _Kept, record: bool) -> Cast:
-        if record and not self.frozen and not kept.recorded:
+        if record and not self.frozen:  # a kept cast too: it may be evaluation's
             self.state.record(kept.slot, kept.amax)
-            kept.recorded = True
         return kept.cast
 
     def _forget_casts(self) -> None:
