@@ -31,10 +31,13 @@ def from_blocks(blocks: Tensor, shape: torch.Size) -> Tensor:
     """The tensor of `shape` that `to_blocks` cut, without the padding, in memory of its own."""
     rows, cols = (1, *shape)[-2:] if len(shape) else (1, 1)
     batch, down, height, across, length = blocks.shape
-    whole = blocks.reshape(batch, down * height, across * length)
-    if (rows, cols) != (down * height, across * length):
-        whole = whole[:, :rows, :cols].clone(memory_format=torch.contiguous_format)  # leaves the padding's memory
-    return whole.reshape(shape)
+    if (rows, cols) == (down * height, across * length):
+        return blocks.reshape(shape)
+    # as_strided and not a slice: it makes torch.compile write the padded blocks first. Fused with the slice, the loop
+    # over a row that is not a multiple of the block loses its tail on the CPU (torch 2.13, pytorch issue 195582).
+    strides = (down * height * across * length, across * length, 1)
+    unpadded = blocks.contiguous().as_strided((batch, rows, cols), strides)
+    return unpadded.clone(memory_format=torch.contiguous_format).reshape(shape)
 
 
 def scales_shape(shape: torch.Size, block: tuple[int, int]) -> tuple[int, ...]:

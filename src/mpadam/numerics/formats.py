@@ -11,7 +11,7 @@ from torch import Tensor
 from mpadam.numerics.base import Encoded, Format, Rounding
 from mpadam.numerics.fp8 import Fp8Blocks
 from mpadam.numerics.nvfp4 import NvFp4
-from mpadam.numerics.rounding import check_rounding, round_bf16
+from mpadam.numerics.rounding import check_rounding, convert, round_bf16
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Fp32:
     ) -> Encoded:
         """A copy of `x`; see base.Format."""
         check_rounding(x, rounding, bits)
-        return Encoded({"codes": x.clone(memory_format=torch.contiguous_format)}, x.shape)
+        return Encoded({"codes": x.detach().clone(memory_format=torch.contiguous_format)}, x.shape)
 
     def decode(self, encoded: Encoded, dtype: torch.dtype = torch.float32) -> Tensor:
-        return encoded.codes.to(dtype)
+        return convert(encoded.codes, dtype)
 
 
 @dataclass(frozen=True)

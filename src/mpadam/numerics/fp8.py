@@ -36,10 +36,10 @@ from mpadam.numerics.blocks import (
     scales_shape,
     to_blocks,
 )
-from mpadam.numerics.grids import get_grid, reciprocal_of_power_of_two, round_to_grid, saturating_cast
-from mpadam.numerics.rounding import check_rounding
+from mpadam.numerics.grids import FP16, get_grid, reciprocal_of_power_of_two, round_to_grid, saturating_cast, step
+from mpadam.numerics.rounding import check_rounding, convert
 
-_FP16_MIN, _FP16_MAX = 2.0**-24, 65504.0
+_FP16_MIN = 2.0**-24
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Fp8Blocks:
 
     def decode(self, encoded: Encoded, dtype: torch.dtype = torch.float32) -> Tensor:
         """codes * scale; exact in float32, and in bf16 where the scales are powers of two."""
-        return from_blocks(self._decode_blocks(encoded), encoded.shape).to(dtype)
+        return convert(from_blocks(self._decode_blocks(encoded), encoded.shape), dtype)
 
     def _decode_blocks(self, encoded: Encoded) -> Tensor:
         grid = get_grid(self.fmt)
@@ -134,12 +134,8 @@ class Fp8Blocks:
 
 def _float16_scales(amax: Tensor, limit: float) -> tuple[Tensor, Tensor]:
     """The smallest float16 s in [2**-24, 65504] with amax <= limit * s, and the one below it, as float32."""
-    near = (amax * (1.0 / limit)).clamp(max=_FP16_MAX).to(torch.float16)
-    code = near.view(torch.int16)
-    code = code + (near.to(torch.float32) * limit < amax)  # limit * s is exact: 3 bits times 11 bits
-    return tuple(_float16(code - below) for below in (0, 1))  # type: ignore[return-value]
-
-
-def _float16(code: Tensor) -> Tensor:
-    """float32 value of the positive float16 with this bit pattern, kept within the range of scales."""
-    return code.clamp(1, 0x7BFF).to(torch.int16).view(torch.float16).to(torch.float32)
+    near = round_to_grid(amax * (1.0 / limit), FP16)
+    # limit * near is exact: 3 bits times 11 bits.
+    scale = torch.where(near * limit < amax, near + step(near, FP16), near).clamp(_FP16_MIN, FP16.max)
+    lower = (scale - step(scale, FP16)).clamp(min=_FP16_MIN)
+    return scale, lower

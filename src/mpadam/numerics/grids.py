@@ -43,9 +43,10 @@ class Grid:
 E2M1 = Grid("e2m1", mantissa_bits=1, min_exponent=0, max=6.0)
 E4M3 = Grid("e4m3", mantissa_bits=3, min_exponent=-6, max=448.0, dtype=torch.float8_e4m3fn)
 E5M2 = Grid("e5m2", mantissa_bits=2, min_exponent=-14, max=57344.0, dtype=torch.float8_e5m2)
+FP16 = Grid("fp16", mantissa_bits=10, min_exponent=-14, max=65504.0, dtype=torch.float16)
 BF16 = Grid("bf16", mantissa_bits=7, min_exponent=-126, max=torch.finfo(torch.bfloat16).max, dtype=torch.bfloat16)
 FP32 = Grid("fp32", mantissa_bits=23, min_exponent=-126, max=torch.finfo(torch.float32).max, dtype=torch.float32)
-GRIDS = {grid.name: grid for grid in (E2M1, E4M3, E5M2, BF16, FP32)}
+GRIDS = {grid.name: grid for grid in (E2M1, E4M3, E5M2, FP16, BF16, FP32)}
 
 
 def get_grid(name: str, among: tuple[str, ...] = tuple(GRIDS)) -> Grid:
@@ -62,8 +63,7 @@ def spacing(x: Tensor, fmt: str) -> Tensor:
     binade. For a format with scales: `spacing(x / scale, fmt) * scale`. NaN and Inf give NaN.
     """
     grid = get_grid(fmt)
-    ulp = _binade(x.abs().clamp(max=grid.max), grid) * 2.0**-grid.mantissa_bits
-    return torch.where(torch.isfinite(x), ulp, torch.nan)
+    return torch.where(torch.isfinite(x), step(x.abs().clamp(max=grid.max), grid), torch.nan)
 
 
 def round_to_grid(x: Tensor, grid: Grid, rounding: Rounding = "nearest", bits: Tensor | None = None) -> Tensor:
@@ -73,8 +73,7 @@ def round_to_grid(x: Tensor, grid: Grid, rounding: Rounding = "nearest", bits: T
     `bits`; a value of the grid never moves.
     """
     magnitude = x.abs().clamp(max=grid.max)
-    binade = _binade(magnitude, grid)
-    ulp = binade * 2.0**-grid.mantissa_bits
+    ulp = step(magnitude, grid)
     steps = magnitude * reciprocal_of_power_of_two(ulp)
     if bits is None:
         whole = torch.round(steps)
@@ -123,10 +122,11 @@ def decode_table(fmt: str) -> Tensor:
     return torch.arange(256, dtype=torch.uint8).view(grid.dtype).to(torch.float32)
 
 
-def _binade(magnitude: Tensor, grid: Grid) -> Tensor:
-    """The power of two at or below each magnitude, at least 2**min_exponent."""
+def step(magnitude: Tensor, grid: Grid) -> Tensor:
+    """`spacing` of finite float32 values that are not negative and not above grid.max."""
     smallest = (grid.min_exponent + 127) * _ONE_EXPONENT
-    return (magnitude.view(torch.int32) & _EXPONENT_FIELD).clamp(min=smallest).view(torch.float32)
+    binade = (magnitude.view(torch.int32) & _EXPONENT_FIELD).clamp(min=smallest).view(torch.float32)
+    return binade * 2.0**-grid.mantissa_bits
 
 
 def reciprocal_of_power_of_two(p: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ from mpadam.numerics.blocks import (
     to_blocks,
 )
 from mpadam.numerics.grids import E2M1, E4M3, decode_e2m1, encode_e2m1, round_to_grid
-from mpadam.numerics.rounding import check_rounding
+from mpadam.numerics.rounding import check_rounding, convert
 
 TensorScale = Literal["amax", "pow2_sticky"]
 _BLOCK = (1, 16)
@@ -99,7 +99,7 @@ class NvFp4:
 
     def decode(self, encoded: Encoded, dtype: torch.dtype = torch.float32) -> Tensor:
         """code * (block scale * tensor scale), in torchao's order; exact in float32 and bf16 with pow2_sticky."""
-        return from_blocks(self._decode_blocks(encoded), encoded.shape).to(dtype)
+        return convert(from_blocks(self._decode_blocks(encoded), encoded.shape), dtype)
 
     def _decode_blocks(self, encoded: Encoded) -> Tensor:
         blocks = to_blocks(decode_e2m1(_unpack(encoded.codes, encoded.shape)), _BLOCK)

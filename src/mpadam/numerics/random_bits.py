@@ -4,10 +4,12 @@ The global random state is neither read nor changed, so the bits are equal on ev
 every resume, eager or compiled, on CPU and GPU (integer arithmetic only), and a run with stochastic rounding sees the
 same batches as one without.
 
-The generator is counter-based: the finalizer of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
-generators", OOPSLA 2014; constants of Stafford's variant 13), whose avalanche is close to ideal, applied to
-`key + index * GOLDEN`. The key is the same finalizer chained over seed, step and tensor id. A second word of the key
-goes in between the two multiplications, so that two tensors or steps never run through the same sequence with a shift.
+The generator is counter-based: the two-round 32-bit hash `16 21f0aaad 15 735a2d97 15` (found by a search for the
+smallest avalanche bias: C. Wellons, "Prospecting for Hash Functions", 2018, and its table of results), applied twice:
+
+    bits = hash(hash(index ^ key_0) ^ key_1)
+
+The two words of the key are two chains of the same hash over seed, tensor id and step.
 
     bits = random_bits(seed=0, step=t, tensor_id=3, shape=w.shape, device=w.device)
 """
@@ -19,10 +21,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-# The unsigned 64-bit constants of SplitMix64 written as the int64 that torch multiplies modulo 2**64.
-_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
-_MULTIPLY_1 = 0xBF58476D1CE4E5B9 - 2**64
-_MULTIPLY_2 = 0x94D049BB133111EB - 2**64
+_WORD = 0xFFFFFFFF
+_CHAINS = (0x243F6A88, 0x85A308D3)  # where the two words of the key start: digits of pi
+_INDEX_HIGH = 0x13198A2E  # spreads the high half of an index (a tensor of more than 2**32 elements)
 
 
 def random_bits(
@@ -52,11 +53,12 @@ def random_bits(
             f"random_bits: index of shape {tuple(index.shape)} with offset={offset}, shape={shape}, numel={numel}: "
             "an index is the flat index of every element, so leave offset at 0 and let the sizes agree"
         )
-    first, second = _key(seed, step, tensor_id)
-    z = index * _GOLDEN + first
-    z = (z ^ _shift_right(z, 30)) * _MULTIPLY_1 ^ second
-    z = (z ^ _shift_right(z, 27)) * _MULTIPLY_2
-    return (z >> 32).to(torch.int32)  # the high half; the last xor-shift of SplitMix64 would change its lowest bit only
+    key_0, key_1 = (_key(start, (seed, tensor_id, step)) for start in _CHAINS)
+    bits = (index & _WORD) ^ key_0
+    _hash_in_place(bits)
+    bits ^= ((index >> 32) * _INDEX_HIGH & _WORD) ^ key_1
+    _hash_in_place(bits)
+    return bits.to(torch.int32)
 
 
 def _size(shape: int | Sequence[int] | None, numel: int | None) -> torch.Size:
@@ -66,21 +68,34 @@ def _size(shape: int | Sequence[int] | None, numel: int | None) -> torch.Size:
     return torch.Size([sizes]) if isinstance(sizes, int) else torch.Size(sizes or ())
 
 
-def _key(seed: int | Tensor, step: int | Tensor, tensor_id: int | Tensor) -> tuple[Tensor, Tensor]:
-    """Two 64-bit words, 0-d, where `step` lies if it is a tensor, else on the CPU (0-d CPU tensors mix with any)."""
-    key = torch.zeros((), dtype=torch.int64, device=step.device if isinstance(step, Tensor) else None)
-    for word in (seed, step, tensor_id):
-        key = _finalize(key + _GOLDEN + word)
-    return key, _finalize(key + _GOLDEN)
+def _key(start: int, words: Sequence[int | Tensor]) -> int | Tensor:
+    """One 32-bit word that depends on all 64-bit `words`; a number as long as they are."""
+    key: int | Tensor = start
+    for word in words:
+        for half in (word & _WORD, (word >> 32) & _WORD):
+            key = _hash(key ^ half)
+    return key
 
 
-def _finalize(z: Tensor) -> Tensor:
-    """SplitMix64's finalizer, a bijection of 64-bit words."""
-    z = (z ^ _shift_right(z, 30)) * _MULTIPLY_1
-    z = (z ^ _shift_right(z, 27)) * _MULTIPLY_2
-    return z ^ _shift_right(z, 31)
+# 32-bit words are held in int64 and the multipliers are below 2**31, so that no product overflows: signed overflow is
+# undefined in the C++ that torch.compile writes, and its compiler was seen to drop the end of the loop for it.
+_MULTIPLIERS = (0x21F0AAAD, 0x735A2D97)
 
 
-def _shift_right(z: Tensor, count: int) -> Tensor:
-    """Logical shift: torch's `>>` of int64 repeats the sign bit."""
-    return (z >> count) & ((1 << (64 - count)) - 1)
+def _hash(x: int | Tensor) -> int | Tensor:
+    x = x ^ (x >> 16)
+    x = x * _MULTIPLIERS[0] & _WORD
+    x = x ^ (x >> 15)
+    x = x * _MULTIPLIERS[1] & _WORD
+    return x ^ (x >> 15)
+
+
+def _hash_in_place(x: Tensor) -> None:
+    """`_hash` without new memory, whose allocation would take most of the time on a CPU."""
+    x ^= x >> 16
+    x *= _MULTIPLIERS[0]
+    x &= _WORD
+    x ^= x >> 15
+    x *= _MULTIPLIERS[1]
+    x &= _WORD
+    x ^= x >> 15

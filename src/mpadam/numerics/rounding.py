@@ -35,17 +35,25 @@ def round_bf16(x: Tensor, rounding: Rounding = "nearest", bits: Tensor | None = 
     bits: int32, shape of `x`, uniform; required if and only if rounding is stochastic. The 16 dropped bits are
         compared with 16 random ones, so the probabilities are exact.
     Raises ValueError for another dtype, an unknown rounding, or bits that do not fit.
+
+    The rounding is done in integers, and the cast at the end is exact: torch.compile takes a cast to bf16 that is cast
+    back in the same graph (the weight in a Kahan sum) for nothing, and would leave the float32 value unrounded.
     """
     check_rounding(x, rounding, bits)
     x = x.detach()
-    if bits is None:
-        return x.to(torch.bfloat16)
-    pattern = x.view(torch.int32)
-    toward_zero = (pattern & ~_DROPPED).view(torch.float32)
-    up = ((pattern + (bits & _DROPPED)) & ~_DROPPED).view(torch.float32)
     finite = torch.isfinite(x)
-    rounded = torch.where(torch.isfinite(up) & finite, up, toward_zero)
+    pattern = torch.where(finite, x, 0.0).view(torch.int32)
+    noise = (_DROPPED >> 1) + ((pattern >> 16) & 1) if bits is None else bits & _DROPPED
+    rounded = ((pattern + noise) & ~_DROPPED).view(torch.float32)
+    if bits is not None:
+        toward_zero = (pattern & ~_DROPPED).view(torch.float32)
+        rounded = torch.where(torch.isfinite(rounded), rounded, toward_zero)
     return torch.where(finite, rounded, x).to(torch.bfloat16)
+
+
+def convert(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Float32 `x` in `dtype`, to nearest; what the formats decode with."""
+    return round_bf16(x) if dtype is torch.bfloat16 else x.to(dtype)
 
 
 def check_rounding(x: Tensor, rounding: str, bits: Tensor | None) -> None:
