@@ -5,14 +5,13 @@ Every run of the grid becomes one row, whatever became of it:
     completed   its summary is whole, belongs to its run.yaml and metrics.jsonl, and to the configuration as it is now
     diverged    the same, but the run ended in a loss or gradient that is not finite
     missing     there is no summary (yet)
-    refused     there is a summary, and something about it does not fit; `problem` says what and names the file
+    refused     there is a summary, and something about it does not fit: `problem` says which file, and what
 
 Only completed runs carry numbers. Folders that the grid does not ask for are not looked at.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -28,7 +27,7 @@ from mpadam.study.grid import RunKey, TuningKey, run_keys, selection_key, tuning
 from mpadam.study.load import ConfigError
 from mpadam.study.paths import StudyPaths
 from mpadam.study.spec import resolve, run_request
-from mpadam.training.folder import RunFolder, sha256
+from mpadam.training.folder import RunFolder, read_json, sha256
 
 STATUSES = ("completed", "diverged", "missing", "refused")
 _KEYS = {"model": "str", "budget": "int64", "regime": "str", "optimizer": "str", "seed": "int64", "status": "str"}
@@ -82,9 +81,10 @@ class Collected:
 
     @property
     def refusals(self) -> list[str]:
-        """One line for each summary or selection that was not used because something about it does not fit."""
-        runs = self.runs.loc[self.runs["status"] == "refused", "problem"]
-        return [*runs, *(tuning.problem for tuning in self.tunings if tuning.status == "refused")]
+        """One line for each summary or selection that is not used because something about it does not fit."""
+        runs = self.runs[self.runs["status"] == "refused"]
+        lines = [f"{self.paths.root / folder}/{why}" for folder, why in runs[["folder", "problem"]].to_numpy()]
+        return [*lines, *(f"{self.paths.tuning(t.key)}/{t.problem}" for t in self.tunings if t.status == "refused")]
 
 
 class RefusedError(ValueError):
@@ -107,17 +107,11 @@ def write_runs(runs: pd.DataFrame, path: Path) -> None:
 
 
 def _read_manifest(path: Path) -> dict[str, Any] | None:
-    return _read_json(path) if path.exists() else None
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{path}: not JSON ({error}); delete it and run the workflow again") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path}: expected a JSON object; delete it and run the workflow again")
-    return content
+    if not path.exists():
+        return None
+    if (manifest := read_json(path)) is None:
+        raise ConfigError(f"{path}: not a JSON object; delete it and run the workflow again")
+    return manifest
 
 
 def _run_row(
@@ -137,8 +131,8 @@ def _run_row(
         summary = _checked_summary(folder, key, config)
         if manifest is not None:
             tuning = tunings[selection_key(config, key)]
-            _check_current(folder.summary, summary["hash"], config, key, manifest=manifest, tuning=tuning)
-        return row | _results(summary, folder)
+            _check_current(summary["hash"], config, key, manifest=manifest, tuning=tuning)
+        return row | _results(summary)
     except (RefusedError, ConfigError) as error:
         return row | {"status": "refused", "problem": str(error)}
 
@@ -151,17 +145,19 @@ def _why_missing(folder: RunFolder) -> str:
 
 def _checked_summary(folder: RunFolder, key: RunKey, config: StudyConfig) -> dict[str, Any]:
     """The summary, if it belongs to this folder's run.yaml, metrics.jsonl and name."""
-    path = folder.summary
-    summary = _read_json(path)
+    if (summary := read_json(folder.summary)) is None:
+        raise RefusedError(f"summary.json: not a JSON object; {_REMEDY}")
     wanted = {"study": config.study, **vars(key), "trial": None}
     labels = summary.get("labels")
     if labels != wanted:
-        raise RefusedError(f"{path}: it is the summary of {_short(labels)}, not of {_short(wanted)}")
+        raise RefusedError(f"summary.json: it is the summary of {_short(labels)}, not of {_short(wanted)}")
     recorded = _recorded_hash(folder.run_file)
     if recorded is None or summary.get("hash") != recorded:
-        raise RefusedError(f"{path}: its hash {summary.get('hash')} is not {recorded}, that of run.yaml; {_REMEDY}")
+        raise RefusedError(
+            f"summary.json: its hash {summary.get('hash')} is not {recorded}, that of run.yaml; {_REMEDY}"
+        )
     if (digest := sha256(folder.metrics)) is None or digest != summary.get("metrics_sha256"):
-        raise RefusedError(f"{path}: {folder.metrics.name} beside it is not the one it was made with; {_REMEDY}")
+        raise RefusedError(f"summary.json: metrics.jsonl beside it is not the one it was made with; {_REMEDY}")
     return summary
 
 
@@ -177,12 +173,10 @@ def _recorded_hash(path: Path) -> str | None:
     return found and found[1]
 
 
-def _check_current(
-    path: Path, hash_: str, config: StudyConfig, key: RunKey, *, manifest: dict[str, Any], tuning: Tuning
-) -> None:
+def _check_current(hash_: str, config: StudyConfig, key: RunKey, *, manifest: dict[str, Any], tuning: Tuning) -> None:
     """Refuse a run whose run.yaml the configuration, the data and the selected rates of today would not write."""
     if tuning.status in ("missing", "refused"):
-        raise RefusedError(f"{path}: the rates it was given are unknown: {tuning.problem}")
+        raise RefusedError(f"summary.json: the rates it was given are unknown: {tuning.problem}")
     compile_ = config.training.compile
     request, selected = run_request(config, key), dict(tuning.selected)
     expected = {
@@ -191,34 +185,34 @@ def _check_current(
     }
     if hash_ not in expected:
         raise RefusedError(
-            f"{path}: stale: the configuration, the data or the selected rates have changed since; run the workflow "
-            "again"
+            "summary.json: stale: the configuration, the data or the selected rates have changed since; run the "
+            "workflow again"
         )
 
 
-def _results(summary: dict[str, Any], folder: RunFolder) -> dict[str, Any]:
+def _results(summary: dict[str, Any]) -> dict[str, Any]:
     """What a checked summary contributes to its row."""
     status = summary.get("status")
     if status == "completed" and _finite(summary.get("val_loss")) and _finite(summary.get("val_ppl")):
-        numbers = {field: _number(summary.get(field), kind, folder) for field, kind in _RESULTS.items()}
+        numbers = {field: _number(summary.get(field), kind) for field, kind in _RESULTS.items()}
         return {"status": "completed", "hash": summary["hash"], **numbers}
     if status not in ("completed", "diverged"):
-        raise RefusedError(f"{folder.summary}: status {status!r} is neither completed nor diverged; {_REMEDY}")
+        raise RefusedError(f"summary.json: status {status!r} is neither completed nor diverged; {_REMEDY}")
     about = summary.get("diverged") or {"reason": "completed, but its validation loss is not finite"}
     return {
         "status": "diverged",
         "hash": summary["hash"],
-        "diverged_step": _number(about.get("step"), "Int64", folder),
-        "last_finite_loss": _number(about.get("last_finite_loss"), "float64", folder),
+        "diverged_step": _number(about.get("step"), "Int64"),
+        "last_finite_loss": _number(about.get("last_finite_loss"), "float64"),
         "problem": str(about.get("reason", "")),
     }
 
 
-def _number(value: object, kind: str, folder: RunFolder) -> object:
+def _number(value: object, kind: str) -> object:
     """A number that its column can hold, or None."""
     if value is None or (_finite(value) and (kind == "float64" or isinstance(value, int))):
         return value
-    raise RefusedError(f"{folder.summary}: {value!r} is no {'number' if kind == 'float64' else 'count'}; {_REMEDY}")
+    raise RefusedError(f"summary.json: {value!r} is no {'number' if kind == 'float64' else 'count'}; {_REMEDY}")
 
 
 def _finite(value: object) -> bool:

@@ -18,7 +18,7 @@ class Tuning:
     """What was chosen.
 
     status: "fixed" (the study gives the values), "selected" (the best of the trials), "diverged" (every trial did, the
-        lowest rates were taken), "missing" (not chosen yet) or "refused" (`problem` says why, and names the file).
+        lowest rates were taken), "missing" (not chosen yet) or "refused" (`problem` says why).
     fixed, selected: hyper-parameter -> value, given by the study and found by the trials.
     bracketed: searched hyper-parameter -> whether smaller and larger values than the chosen one were tried.
     trials: each with `values`, `status`, `val_loss`, `hash`; best: index of the chosen one.
@@ -46,12 +46,12 @@ def read_tuning(config: StudyConfig, paths: StudyPaths, key: TuningKey) -> Tunin
         return Tuning(key, "fixed", fixed)
     path = paths.selected(key)
     if not path.exists():
-        return Tuning(key, "missing", fixed, problem=f"{path}: not there yet")
+        return Tuning(key, "missing", fixed, problem="selected.yaml: not there yet")
     try:
         content = read_yaml(path)
         trials = tuple(content["trials"])
         if [trial["values"] for trial in trials] != trial_values(config, key.optimizer):
-            return Tuning(key, "refused", fixed, problem=f"{path}: stale: the study now searches other values")
+            return Tuning(key, "refused", fixed, problem="selected.yaml: stale: the study now searches other values")
         diverged = all(trial["status"] != "completed" for trial in trials)
         return Tuning(
             key,
@@ -62,5 +62,7 @@ def read_tuning(config: StudyConfig, paths: StudyPaths, key: TuningKey) -> Tunin
             trials=trials,
             best=content["best"],
         )
-    except (ConfigError, KeyError, TypeError) as error:
-        return Tuning(key, "refused", fixed, problem=f"{path}: not a selection ({error}); delete it and run again")
+    except (ConfigError, KeyError, TypeError):
+        return Tuning(
+            key, "refused", fixed, problem="selected.yaml: not a selection; delete it and run the workflow again"
+        )

@@ -21,9 +21,9 @@ from mpadam.training.folder import RunFolder
 
 @dataclass(frozen=True)
 class RunRow:
-    """A line of the list of runs. `anchor`: the cell that it opens, for links from tables; empty but for the first."""
+    """A line of the list of runs. `cell`: the folder that it shares with its other seeds."""
 
-    anchor: str
+    cell: str
     model: str
     budget: str
     regime: str
@@ -57,10 +57,14 @@ def render_page(collected: Collected) -> str:
         models=model_facts(collected),
         small=below_paper_scale(collected),
         pieces=read_pieces(root),
-        runs=rows,
+        cells=_by_cell(rows),
         lost=[row for row in rows if row.status != "completed"],
         above_unigram=collected.above_unigram()["folder"].tolist(),
-        refusals=collected.refusals,
+        refused_tunings=[
+            f"{t.key.model}/{t.key.regime}/{t.key.optimizer}/{t.problem}"
+            for t in collected.tunings
+            if t.status == "refused"
+        ],
         downloads=[
             Download(name, link(root / name, root))
             for name in ("tables/runs.csv", "study.yaml", "data/manifest.json")
@@ -72,20 +76,21 @@ def render_page(collected: Collected) -> str:
 def run_rows(collected: Collected) -> list[RunRow]:
     """All runs that the study asks for, in the order of its grid."""
     labels = {name: style.label for name, style in optimizer_styles(collected.runs["optimizer"]).items()}
-    seen: set[str] = set()
-    rows = []
     records: list[dict[str, Any]] = collected.runs.to_dict("records")  # type: ignore[assignment]
-    for run in records:
-        cell = CellKey(run["model"], run["budget"], run["regime"], run["optimizer"]).folder
-        rows.append(_row(run, "" if cell in seen else cell, labels, collected.paths.root))
-        seen.add(cell)
-    return rows
+    return [_row(run, labels, collected.paths.root) for run in records]
 
 
-def _row(run: dict[str, Any], anchor: str, labels: dict[str, str], root: Path) -> RunRow:
+def _by_cell(rows: list[RunRow]) -> dict[str, list[RunRow]]:
+    groups: dict[str, list[RunRow]] = {}
+    for row in rows:
+        groups.setdefault(row.cell, []).append(row)
+    return groups
+
+
+def _row(run: dict[str, Any], labels: dict[str, str], root: Path) -> RunRow:
     done = run["status"] == "completed"
     return RunRow(
-        anchor=anchor,
+        cell=CellKey(run["model"], run["budget"], run["regime"], run["optimizer"]).folder,
         model=run["model"],
         budget=f"{run['budget']}x",
         regime=run["regime"],

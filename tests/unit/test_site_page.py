@@ -1,0 +1,257 @@
+"""The page of a study: every link leads somewhere, nothing leaves the folder, nothing lost is hidden."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+from analysis_fakes import FakeStudy, fake_study, study_content
+
+from mpadam.analysis.collect import collect
+from mpadam.cli import main
+from mpadam.site.page import render_page
+
+RUN = {"model": "tiny", "budget": 1, "regime": "bf16-bf16", "optimizer": "adamw", "seed": 1}
+VOID = {"meta", "img", "br", "link", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Tags, links, ids and text of a page; asserts that tags nest."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.alts: list[str] = []
+        self.words: list[str] = []
+        self.feed(html)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        given = dict(attrs)
+        self.links += [value for name in ("href", "src") if (value := given.get(name))]
+        self.ids += [given["id"]] if given.get("id") else []
+        if tag == "img":
+            self.alts.append(given.get("alt") or "")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] != ["style"]:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def build(study: FakeStudy) -> Page:
+    """Aggregate and make the page with the command line, as the workflow does."""
+    arguments = ["--config", str(study.config_file), "--results", str(study.paths.results)]
+    assert main(["aggregate", *arguments]) in (0, 3)
+    assert main(["site", *arguments]) == 0
+    return Page((study.paths.root / "index.html").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> FakeStudy:
+    return fake_study(tmp_path / "results with a space", grids=[{"name": "one", "models": ["tiny"]}])
+
+
+def test_every_link_is_relative_and_leads_somewhere(study: FakeStudy) -> None:
+    study.diverge(**RUN)
+    study.remove(**{**RUN, "seed": 0})
+    page = build(study)
+    assert len(page.links) > 100
+    assert len(page.ids) == len(set(page.ids))
+    for link in page.links:
+        assert not re.match(r"[a-z]+:|/", link), link
+        if link.startswith("#"):
+            assert unquote(link[1:]) in page.ids
+        else:
+            assert (study.paths.root / unquote(link)).is_file(), link
+
+
+def test_the_page_is_static(study: FakeStudy) -> None:
+    page = build(study)
+    assert page.tags.isdisjoint({"script", "link", "iframe", "object", "form"})
+    html = (study.paths.root / "index.html").read_text()
+    assert re.search(r"https?://|url\(|@import|\bon[a-z]+=", html) is None
+    assert all(len(alt) > 20 for alt in page.alts)
+    assert page.alts
+
+
+def test_numbers_are_those_of_table_2_and_lead_to_their_runs(study: FakeStudy) -> None:
+    build(study)
+    html = (study.paths.root / "index.html").read_text()
+    for line in (study.paths.root / "tables" / "table2.txt").read_text().splitlines():
+        for number in re.findall(r"\d+\.\d\d ± \d\.\d\d \(n=2\)", line):
+            assert re.search(rf'<a href="#tiny/[12]x/[a-z0-9-]+/[a-z-]+">{re.escape(number)}</a>', html)
+    assert html.count("(n=2)</a>") == 8
+
+
+def test_what_was_run_is_told(study: FakeStudy) -> None:
+    text = build(study).text
+    for told in (
+        "Study fake",
+        "16 completed of 16 runs",
+        "docstrings of installed Python packages",
+        "1,200 documents, 250,000 tokens",
+        "reported on 2,048 tokens",
+        "perplexity 221.4 (5.400 nats a token",
+        "3 trials for every optimizer, model and regime, on seed 1000",
+        "Directions only.",
+        "every run that the study asks for completed",
+    ):
+        assert told in text
+
+
+def test_T6_lost_runs_are_listed_with_the_reason(study: FakeStudy) -> None:
+    study.diverge(**RUN)
+    study.remove(**{**RUN, "seed": 0})
+    study.edit_summary({"hash": "0" * 16}, **{**RUN, "budget": 2})
+    text = build(study).text
+    assert "13 completed 1 diverged 1 missing 1 refused of 16 runs" in text
+    assert "tiny 1x bf16-bf16 AdamW, seed 1 diverged step 17: the loss is nan" in text
+    assert "tiny 1x bf16-bf16 AdamW, seed 0 missing not begun" in text
+    assert "tiny 2x bf16-bf16 AdamW, seed 1 refused summary.json: its hash 0000000000000000 is not" in text
+    assert "div. (1 of 2)" in text
+    assert "nan" not in text.replace("the loss is nan", "").lower().split()
+
+
+def test_runs_that_learned_nothing_are_named(study: FakeStudy) -> None:
+    study.edit_summary({"val_loss": 5.5}, **RUN)
+    assert "1 completed without learning. Their loss is not below the yardstick: runs/tiny/1x" in build(study).text
+
+
+def test_what_comes_from_files_is_escaped(study: FakeStudy) -> None:
+    about = {"step": 3, "reason": "<script>alert(1)</script>", "last_finite_loss": None}
+    study.edit_summary({"status": "diverged", "diverged": about}, **RUN)
+    page = build(study)
+    assert "script" not in page.tags
+    assert "<script>alert(1)</script>" in page.text
+
+
+def test_before_aggregation_the_page_says_what_to_do(study: FakeStudy) -> None:
+    page = Page(render_page(collect(study.config, study.paths)))
+    assert "No tables and figures yet" in page.text
+    assert "16 completed" in page.text
+
+
+def test_T6_a_study_without_results_has_a_page(study: FakeStudy) -> None:
+    shutil.rmtree(study.paths.root)
+    page = build(study)
+    assert "16 missing of 16 runs" in page.text
+    assert "Training text" not in page.text
+
+
+def test_a_refused_selection_is_named(study: FakeStudy) -> None:
+    path = study.paths.selected(collect(study.config, study.paths).tunings[0].key)
+    path.write_text("trials: []")
+    named = path.relative_to(study.paths.root).as_posix()
+    assert f"Selections of rates that were refused , with the runs that depend on them: {named}: stale" in build(study).text
+
+
+def test_the_caution_is_for_models_below_the_papers(tmp_path: Path) -> None:
+    shape = {"hidden_size": 512, "intermediate_size": 1376, "layers": 24, "heads": 8, "steps_1x": 50}
+    study = fake_study(tmp_path / "results", models={"big": shape}, seeds=[0])
+    assert "Directions only." not in build(study).text
+
+
+def test_a_size_that_needs_the_vocabulary_is_open_until_the_data_is_there(tmp_path: Path) -> None:
+    study = fake_study(
+        tmp_path / "results",
+        models={"tiny": {**study_content()["models"]["tiny"], "steps_1x": None, "tokens_per_parameter": 20}},
+        tokenizer={"source": "folder", "path": "/none"},
+    )
+    assert "58,016" in build(study).text
+    study.paths.manifest.unlink()
+    assert "tiny ? 2 layers, width 32, 2 heads ? ?" in build(study).text
+
+
+def test_the_same_study_gives_the_same_page(study: FakeStudy) -> None:
+    build(study)
+    first = (study.paths.root / "index.html").read_bytes()
+    build(study)
+    assert (study.paths.root / "index.html").read_bytes() == first
+
+
+# --- the commands ----------------------------------------------------------------------------------------------------
+
+
+def aggregate(study: FakeStudy) -> int:
+    return main(["aggregate", "--config", str(study.config_file), "--results", str(study.paths.results)])
+
+
+def test_aggregate_prints_table_2_and_writes_its_files(study: FakeStudy, capsys: pytest.CaptureFixture[str]) -> None:
+    assert aggregate(study) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert (study.paths.root / "tables" / "table2.txt").read_text() in printed.out
+    files = {
+        p.relative_to(study.paths.root).as_posix()
+        for d in ("tables", "figures")
+        for p in (study.paths.root / d).iterdir()
+    }
+    tables = {f"tables/{n}.{s}" for n in ("table2", "hyperparameters") for s in ("csv", "md", "tex", "txt", "json")}
+    assert files == tables | {"tables/runs.csv"} | {f"figures/figure4.{s}" for s in ("pdf", "svg", "png", "json")}
+
+
+def test_aggregate_refuses_aloud_and_still_shows_the_rest(study: FakeStudy, capsys: pytest.CaptureFixture[str]) -> None:
+    path = study.edit_summary({"hash": "0" * 16}, **RUN)
+    assert aggregate(study) == 3
+    printed = capsys.readouterr()
+    assert f"refused: {path}: its hash 0000000000000000 is not" in printed.err
+    assert "(n=1 of 2, 1 refused)" in printed.out
+
+
+def test_T6_missing_and_diverged_runs_are_results_not_errors(study: FakeStudy) -> None:
+    study.diverge(**RUN)
+    study.remove(**{**RUN, "seed": 0})
+    assert aggregate(study) == 0
+
+
+def test_runs_that_could_not_be_held_against_the_data_are_announced(
+    study: FakeStudy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study.paths.manifest.unlink()
+    assert aggregate(study) == 0
+    assert "manifest.json: not there, so runs were not held against the data" in capsys.readouterr().err
+
+
+def test_bad_input_is_one_line_and_exit_code_2(study: FakeStudy, capsys: pytest.CaptureFixture[str]) -> None:
+    study.paths.manifest.write_text("<html>")
+    assert aggregate(study) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"mpadam aggregate: {study.paths.manifest}: not a JSON object; delete it and run the workflow again"
+    ]
+
+
+def test_the_commands_import_nothing_heavy_until_they_run() -> None:
+    code = (
+        "import sys, mpadam.commands.aggregate, mpadam.commands.site;"
+        "print({'pandas', 'matplotlib', 'scipy', 'jinja2', 'torch', 'numpy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_collecting_drawing_and_the_page_need_no_torch_and_no_pyplot() -> None:
+    code = (
+        "import sys, mpadam.site.page, mpadam.analysis.figures, mpadam.analysis.render;"
+        "print({'torch', 'transformers', 'matplotlib.pyplot'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
