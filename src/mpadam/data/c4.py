@@ -41,7 +41,8 @@ def shards(data: DataConfig) -> list[TextShard]:
     for split in ("train", "validation"):
         names = [shard.name for shard in found if shard.split == split]
         if not names:
-            raise ValueError(f"data.path: {folder} has no file en/c4-{split}.*.json.gz; it must hold {_LAYOUT}")
+            inside = " (path must name the folder above it)" if any(folder.glob("c4-*.json.gz")) else ""
+            raise ValueError(f"data.path: {folder} has no file en/c4-{split}.*.json.gz{inside}; it must hold {_LAYOUT}")
         if len(totals := {name.rpartition("-")[2] for name in names}) > 1:
             raise ValueError(
                 f"data.path: {folder}/en mixes {split} shards of {' and '.join(sorted(totals))}: keep those of one copy"
@@ -77,13 +78,13 @@ class C4Text:
                     number += 1
                     yield self._document(line, number)
         except EOFError:
-            raise ValueError(f"{self._path}: cut short after line {number}: {_AGAIN}") from None
+            raise ValueError(f"{self._path}: the file is cut short after line {number}; {_AGAIN}") from None
         except gzip.BadGzipFile as error:
-            raise ValueError(f"{self._path}: not a gzip file ({error}): {_AGAIN}") from None
+            raise ValueError(f"{self._path}: no sound gzip file after line {number} ({error}); {_AGAIN}") from None
         except zlib.error as error:
-            raise ValueError(f"{self._path}: damaged after line {number} ({error}): {_AGAIN}") from None
+            raise ValueError(f"{self._path}: damaged after line {number} ({error}); {_AGAIN}") from None
         if number == 0:
-            raise ValueError(f"{self._path}: empty, it holds no document: {_AGAIN}")
+            raise ValueError(f"{self._path}: the file is empty; {_AGAIN}")
 
     def receipt(self) -> dict[str, Any]:
         return {"file": self._path.name, "bytes": self._path.stat().st_size, "sha256": self._sha256.hexdigest()}
@@ -92,7 +93,7 @@ class C4Text:
         try:
             document = json.loads(line.decode("utf-8", "surrogatepass"))
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{self._path}: line {number} is not JSON ({error}): {_AGAIN}") from None
+            raise ValueError(f"{self._path}: line {number} is not JSON ({error}); {_AGAIN}") from None
         text = document.get("text") if isinstance(document, dict) else None
         if not isinstance(text, str):
             raise ValueError(f'{self._path}: line {number} has no text; a document is {{"text": "...", ...}}')

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
@@ -53,22 +55,22 @@ class TokenSplit:
         self._folder = folder
         self._shards = shards
         self._maps: dict[tuple[int, str], npt.NDArray[Any]] = {}
-        self._document_ends = np.cumsum([shard["counts"]["documents"] for shard in shards], dtype=np.int64)
-        self._token_ends = np.cumsum([shard["counts"]["tokens"] for shard in shards], dtype=np.int64)
+        self._document_ends = list(accumulate(shard["counts"]["documents"] for shard in shards))
+        self._token_ends = list(accumulate(shard["counts"]["tokens"] for shard in shards))
 
     @property
     def documents(self) -> int:
-        return int(self._document_ends[-1])
+        return self._document_ends[-1]
 
     @property
     def tokens(self) -> int:
-        return int(self._token_ends[-1])
+        return self._token_ends[-1]
 
     def document(self, index: int, limit: int | None = None) -> npt.NDArray[Any]:
         """Tokens of a document with its EOS, or the first `limit` of them."""
-        number = int(np.searchsorted(self._document_ends, index, side="right"))
+        number = bisect_right(self._document_ends, index)
         ends = self._map(number, "ends.bin", "<u8")
-        local = index - (int(self._document_ends[number - 1]) if number else 0)
+        local = index - (self._document_ends[number - 1] if number else 0)
         start, end = int(ends[local - 1]) if local else 0, int(ends[local])
         return self._tokens(number)[start : end if limit is None else min(end, start + limit)]
 
@@ -76,9 +78,9 @@ class TokenSplit:
         """Tokens start..stop-1 of the stream."""
         parts = []
         while start < stop:
-            number = int(np.searchsorted(self._token_ends, start, side="right"))
-            before = int(self._token_ends[number - 1]) if number else 0
-            end = min(stop, int(self._token_ends[number]))
+            number = bisect_right(self._token_ends, start)
+            before = self._token_ends[number - 1] if number else 0
+            end = min(stop, self._token_ends[number])
             parts.append(self._tokens(number)[start - before : end - before])
             start = end
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
@@ -96,7 +98,8 @@ class TokenSplit:
         if (number, name) not in self._maps:
             path = self._folder / self._shards[number]["name"] / name
             empty = self._shards[number]["files"][name]["bytes"] == 0  # which cannot be mapped
-            self._maps[number, name] = np.empty(0, dtype) if empty else np.memmap(path, dtype=dtype, mode="r")
+            # as a plain array: slicing the subclass np.memmap costs ten times as much
+            self._maps[number, name] = np.asarray(np.empty(0, dtype) if empty else np.memmap(path, dtype, "r"))
         return self._maps[number, name]
 
 

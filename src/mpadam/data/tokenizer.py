@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from mpadam.atomic import write_json, write_text
+from mpadam.atomic import write_bytes, write_json, write_text
 from mpadam.study.config import TokenizerConfig
 
 PAD, EOS = "<pad>", "</s>"
@@ -91,7 +90,7 @@ def copy_tokenizer(source: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in _FILES:
         if (source / name).is_file():
-            shutil.copyfile(source / name, folder / name)
+            write_bytes(folder / name, (source / name).read_bytes())
 
 
 def load_tokenizer(folder: Path) -> TextTokenizer:
@@ -152,7 +151,10 @@ def _special(backend: tokenizers.Tokenizer, folder: Path, key: str) -> int | Non
     for name in _FILES[1:]:
         if not (folder / name).is_file():
             continue
-        token = json.loads((folder / name).read_text(encoding="utf-8")).get(key)
+        try:
+            token = json.loads((folder / name).read_text(encoding="utf-8")).get(key)
+        except (ValueError, AttributeError):
+            raise ValueError(f"{folder / name}: not a JSON object; save the tokenizer again") from None
         content = token.get("content") if isinstance(token, dict) else token
         if content is None:
             continue

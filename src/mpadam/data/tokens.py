@@ -72,6 +72,11 @@ def read_digests(folder: Path) -> frozenset[bytes]:
     return frozenset(content[i : i + DIGEST_BYTES] for i in range(0, len(content), DIGEST_BYTES))
 
 
+def held_out_hash(digests: frozenset[bytes]) -> str:
+    """One name for a set of held-out documents: tells whether two shards left out the same ones."""
+    return hashlib.sha256(b"".join(sorted(digests))).hexdigest()[:16]
+
+
 def tokenize_shard(
     shard: TextShard,
     tokenizer: TextTokenizer,
@@ -87,11 +92,11 @@ def tokenize_shard(
     Raises ValueError (of the source) for text that cannot be read; nothing of the shard is then left.
     """
     target = folder / shard.name
-    temporary = folder / f".{shard.name}.{os.getpid()}.tmp"
+    temporary = folder / f".{shard.name}.partial"  # a killed job's is swept away by the next one
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
-        manifest = _write(shard, tokenizer, temporary, held_out, progress)
+        manifest = _write(shard, tokenizer, temporary, held_out if shard.split == "train" else frozenset(), progress)
         write_json(temporary / "shard.json", manifest)
         shutil.rmtree(target, ignore_errors=True)
         temporary.replace(target)
@@ -107,11 +112,11 @@ def read_shard_manifest(folder: Path) -> dict[str, Any]:
     """
     path = folder / "shard.json"
     if not path.is_file():
-        raise ValueError(f"{folder}: no shard.json, so these are no finished token files; run  mpadam data  again")
+        raise ValueError(f"{folder}: no shard.json, so these are no finished token files; run  mpadam tokenize  again")
     manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     if manifest.get("format") != FORMAT:
         raise ValueError(
-            f"{path}: format {manifest.get('format')}, this version reads {FORMAT}; run  mpadam data  again"
+            f"{path}: format {manifest.get('format')}, this version reads {FORMAT}; run  mpadam tokenize  again"
         )
     return manifest
 
@@ -128,9 +133,10 @@ def _write(
     files = {name: _HashedFile(folder / name) for name in names}
     text = shard.open()
     try:
-        for batch in _batches(text, counts, held_out if shard.split == "train" else frozenset()):
+        for batch in _batches(text, counts, held_out):
+            before = counts.text_bytes
             _encode(batch, tokenizer, counts, dtype, files)
-            progress(sum(len(document.encode()) for document in batch))
+            progress(counts.text_bytes - before)
     finally:
         for file in files.values():
             file.close()
@@ -142,6 +148,7 @@ def _write(
         "dtype": dtype,
         "counts": asdict(counts),
         "tokenizer_fingerprint": tokenizer.fingerprint,
+        "held_out": held_out_hash(held_out),
         "source": text.receipt(),
         "files": {name: {"bytes": file.bytes, "sha256": file.sha256} for name, file in files.items()},
     }
