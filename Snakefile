@@ -23,3 +23,4 @@ rule all:
     default_target: True
     input:
         f"{ROOT}/index.html",
+        STUDY.summaries(), # a lost one is asked for, though the page made of it is there

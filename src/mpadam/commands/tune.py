@@ -32,9 +32,10 @@ def run(args: argparse.Namespace) -> int:
     trials = []
     for values, path in zip(searched, args.trials, strict=True):
         summary = json.loads(path.read_text())
-        wrong = [key for key, value in values.items() if summary["values"].get(key) != value]
+        found = summary["spec"]["optimizer"]["values"]
+        wrong = [key for key, value in values.items() if found.get(key) != value]
         if wrong:
-            raise ValueError(f"{path}: {wrong[0]} is {summary['values'].get(wrong[0])}, not {values[wrong[0]]}: stale")
+            raise ValueError(f"{path}: {wrong[0]} is {found.get(wrong[0])}, not {values[wrong[0]]}: stale")
         trials.append({"values": values, **{key: summary[key] for key in ("status", "val_loss", "hash")}})
     selected = select(trials)
     write_text(args.out, yaml.safe_dump(selected, sort_keys=False, width=120))

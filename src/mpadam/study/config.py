@@ -11,7 +11,7 @@ import math
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from mpadam.optim.hyperparameters import check_hyperparameters
 from mpadam.optim.names import OptimizerName, parse_optimizer_name
@@ -129,6 +129,12 @@ class OptimizerConfig(Section):
         default_factory=dict, description="hyper-parameter: values to try, in place of the fixed one (mode: search)"
     )
 
+    @field_validator("search", mode="before")
+    @classmethod
+    def _without_nulls(cls, search: object) -> object:
+        """An overlay takes a value out of the search by `lr: null`; leaving it out would not, dictionaries merge."""
+        return {k: v for k, v in search.items() if v is not None} if isinstance(search, dict) else search
+
     @model_validator(mode="after")
     def _search(self) -> OptimizerConfig:
         for key, candidates in self.search.items():
@@ -229,6 +235,10 @@ class StudyConfig(Section):
     tuning: TuningConfig
     wandb: WandbConfig = WandbConfig()
     grids: Annotated[list[GridConfig], Field(min_length=1)]
+
+    def searched(self, entry: str) -> dict[str, list[float]]:
+        """What the tuning of an entry tries: nothing where all rates are fixed."""
+        return self.optimizers[entry].search if self.tuning.mode == "search" else {}
 
     def optimizer_name(self, entry: str) -> OptimizerName:
         """The composed optimizer of an entry: its `optimizer`, or the entry's own name before any '@'."""

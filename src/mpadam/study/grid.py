@@ -63,7 +63,7 @@ def trial_values(config: StudyConfig, optimizer: str) -> list[dict[str, float]]:
     the tuning seed, and keeps every listed value in play as evenly as a shuffle does. An entry without a search has
     one trial, without values.
     """
-    search = config.optimizers[optimizer].search
+    search = config.searched(optimizer)
     points = [dict(zip(search, values, strict=True)) for values in itertools.product(*search.values())]
     wanted = config.tuning.trials if search else 1
     if len(points) > wanted:

@@ -148,20 +148,20 @@ def trial_request(config: StudyConfig, key: TuningKey, trial: int) -> dict[str, 
 
 def tuning_identity(config: StudyConfig, key: TuningKey) -> dict[str, Any]:
     """What decides the selected values of a tuning; empty when nothing is searched."""
-    if config.tuning.mode == "fixed" or not config.optimizers[key.optimizer].search:
+    if not config.searched(key.optimizer):
         return {}
     tuning = config.tuning.model_dump(mode="json", include={"budget", "steps_fraction", "seed"})
     return {**tuning, "model": key.model, "trials": trial_values(config, key.optimizer)}
 
 
 def _request(config: StudyConfig, labels: Labels, *, half: Half, fraction: float) -> dict[str, Any]:
-    entry = config.optimizers[labels.optimizer]
+    searched = config.searched(labels.optimizer)
     return {
         "labels": labels.model_dump(mode="json"),
         "model": config.models[labels.model].model_dump(mode="json"),
         "regime": config.regimes[labels.regime].model_dump(mode="json"),
         "optimizer": str(config.optimizer_name(labels.optimizer)),
-        "values": dict(entry.values),
+        "values": {k: v for k, v in config.optimizers[labels.optimizer].values.items() if k not in searched},
         "half": half,
         "fraction": fraction,
         "data": config.data.model_dump(mode="json", exclude={"source", "path"}),

@@ -1,0 +1,148 @@
+"""What runs again: a run when and only when its numbers could change (case S8)."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.workflow.toy import Toy, make_toy
+
+TRAINING = re.compile("train|trial")
+FOLLOWS = {"aggregate", "site", "all"}
+
+
+def trainings(planned: dict[str, int]) -> dict[str, int]:
+    return {rule: n for rule, n in planned.items() if re.fullmatch(r"train|trial|trials_\w+", rule)}
+
+
+def touch_everything(toy: Toy) -> None:
+    for path in (toy.folder / "c4").rglob("*.gz"):
+        os.utime(path)
+    for path in (toy.results / "data").rglob("*"):
+        os.utime(path)
+    for path in toy.results.rglob("*.yaml"):
+        os.utime(path)
+
+
+HARMLESS = {
+    "nothing": lambda toy: None,
+    "comment in the config": lambda toy: toy.edit("toy.yaml", "seeds: [0, 1]", "seeds: [0, 1] # two will do"),
+    "other spelling of a rate": lambda toy: toy.edit("toy.yaml", "lr: 8e-5", "lr: 0.000080"),
+    "rate as text": lambda toy: toy.edit("toy.yaml", "lr: 8e-5", "lr: '8.0e-5'"),
+    "other order of keys": lambda toy: toy.edit("toy.yaml", "{lr: 8e-5, beta1: 0.9}", "{beta1: 0.9, lr: 8e-5}"),
+    "space in a shell line": lambda toy: toy.edit("workflow/rules/train.smk", "--replace --run", "--replace  --run"),
+    "comment in a rule": lambda toy: toy.edit("workflow/rules/train.smk", "rule train:", "# once\nrule train:"),
+    "comment in the training code": lambda toy: (toy.folder / "src/mpadam/training/run.py").open("a").write("# end\n"),
+    "dates of data and specifications": touch_everything,
+    "container switched on": None,
+}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_s8_harmless_edits_run_nothing(toy: Toy, name: str) -> None:
+    arguments = []
+    if HARMLESS[name] is None:
+        arguments = ["--software-deployment-method", "apptainer"]
+    else:
+        HARMLESS[name](toy)
+    assert trainings(toy.planned(*arguments)) == {}
+    assert set(toy.planned(*arguments)) <= {"study"} | FOLLOWS
+
+
+def test_s8_checkpoint_interval_retrains_nothing_that_cannot_be_answered_at_once(toy: Toy) -> None:
+    """It changes no number, so each run answers from what it has: same summary, no training."""
+    before = {path: path.read_text() for path in toy.results.glob("runs/**/summary.json")}
+    metrics = {path: path.stat().st_mtime_ns for path in toy.results.glob("runs/**/metrics.jsonl")}
+    toy.edit("toy.yaml", "checkpoint_every: 3", "checkpoint_every: 2")
+    done = toy.snakemake()
+    assert done.returncode == 0, done.stderr
+    assert before == {path: path.read_text() for path in before}
+    assert metrics == {path: path.stat().st_mtime_ns for path in metrics}
+
+
+def test_s8_plotting_code_remakes_tables_and_pages_only(toy: Toy) -> None:
+    with (toy.folder / "src/mpadam/analysis/figures.py").open("a") as file:
+        file.write("# a comment\n")
+    assert toy.planned() == {"aggregate": 1, "site": 1, "all": 1}
+
+
+def test_s8_a_rate_retrains_exactly_its_runs(toy: Toy) -> None:
+    toy.edit("toy.yaml", "lr: 8e-5", "lr: 9e-5")
+    planned = toy.planned()
+    assert trainings(planned) == {"train": 2}
+    assert planned["spec"] == 2
+    done = toy.snakemake()
+    assert done.returncode == 0, done.stderr
+    for seed in (0, 1):
+        summary = json.loads((toy.results / f"runs/nano/1x/bf16-bf16/adamw/seed{seed}/summary.json").read_text())
+        assert summary["spec"]["optimizer"]["values"]["lr"] == 9e-5
+    assert toy.planned() == {}
+
+
+def test_s8_a_seed_runs_only_that_seed(toy: Toy) -> None:
+    toy.edit("toy.yaml", "seeds: [0, 1]", "seeds: [0, 1, 2]")
+    planned = toy.planned()
+    assert trainings(planned) == {"train": 2}
+    assert planned["spec"] == 2
+
+
+def test_a_search_repeats_the_tuning_and_the_runs_of_its_optimizer_only(toy: Toy) -> None:
+    toy.edit("toy.yaml", "lr: [1e-3, 3e-3]", "lr: [1e-3, 5e-3]")
+    assert trainings(toy.planned()) == {"train": 2, "trials_nano_bf16_bf16_m_plus_adam": 1}
+
+
+def test_a_lost_summary_is_answered_from_the_run_folder(toy: Toy) -> None:
+    run = toy.results / "runs/nano/1x/bf16-bf16/adamw/seed0"
+    before, metrics = (run / "summary.json").read_text(), (run / "metrics.jsonl").stat().st_mtime_ns
+    (run / "summary.json").unlink()
+    assert trainings(toy.planned()) == {"train": 1}
+    assert toy.snakemake().returncode == 0
+    assert (run / "summary.json").read_text() == before
+    assert (run / "metrics.jsonl").stat().st_mtime_ns == metrics
+
+
+# --- wrong input -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("seeds: [0, 1]", "seedz: [0, 1]", "seedz: unknown key 'seedz'; did you mean 'seeds'?"),
+        ("adamw: {values", "adamv: {values", "adamv"),
+        ("path: c4,", "path: nowhere,", "nowhere"),
+        ("hidden_size: 16", "hidden_size: 15", "hidden_size 15"),
+    ],
+)
+def test_a_wrong_configuration_is_one_line_and_exit_code_2(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    toy = make_toy(tmp_path / "toy")
+    toy.edit("toy.yaml", old, new)
+    done = toy.snakemake("--dry-run")
+    assert done.returncode == 2
+    lines = [line for line in done.stderr.splitlines() if line.startswith("mpadam: ")]
+    assert len(lines) == 1
+    assert expected in lines[0]
+    assert "Traceback" not in done.stderr
+    assert not toy.results.exists()
+
+
+def test_a_truncated_shard_fails_by_name_and_leaves_nothing_half_made(tmp_path: Path) -> None:
+    """D3 through the workflow: the log names the file, and no manifest pretends that there is data."""
+    toy = make_toy(tmp_path / "toy")
+    shard = toy.folder / "c4/en/c4-train.00001-of-01024.json.gz"
+    shard.write_bytes(shard.read_bytes()[:-200])
+    done = toy.snakemake()
+    assert done.returncode == 1
+    assert shard.name in (toy.results / "logs/data.log").read_text()
+    assert shard.name in done.stdout + done.stderr
+    assert not (toy.results / "data/manifest.json").exists()
+
+
+# --- the profile -----------------------------------------------------------------------------------------------------
+
+
+def test_s6_from_another_folder_the_error_is_clear(finished_toy: Toy, tmp_path: Path) -> None:
+    done = finished_toy.snakemake("--dry-run", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "profiles/local" in done.stderr
