@@ -8,6 +8,8 @@ import random
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from mpadam.data import TokenData
 from mpadam.data.prepare import prepare
 from mpadam.study.config import DataConfig, RegimeConfig, TokenizerConfig
@@ -23,6 +25,9 @@ from mpadam.study.spec import (
     TrainingSpec,
     write_run_file,
 )
+from mpadam.training.metrics import read_metrics
+from mpadam.training.run import train_folder
+from mpadam.training.stopping import Stopper
 
 LENGTH = 32
 SUBJECTS = ("the weight", "a gradient", "the small model", "every token", "one update", "the large batch")
@@ -42,8 +47,10 @@ def documents(count: int, *, seed: int) -> list[str]:
     ]
 
 
-def make_data(folder: Path, *, sequences: str = "pack", documents_per_split: tuple[int, int] = (400, 60)) -> TokenData:
-    """Token data of invented text in C4's layout, with a tokenizer of 300 entries."""
+def make_data(
+    folder: Path, *, sequences: str = "pack", documents_per_split: tuple[int, int] = (400, 60), vocab_size: int = 300
+) -> TokenData:
+    """Token data of invented text in C4's layout, with a tokenizer trained on it."""
     source = folder / "text"
     (source / "en").mkdir(parents=True)
     for number, (split, count, of) in enumerate(
@@ -55,14 +62,16 @@ def make_data(folder: Path, *, sequences: str = "pack", documents_per_split: tup
     data = DataConfig(
         source="c4_folder", path=str(source), sequences=sequences, sequence_length=LENGTH, validation_tokens=2000
     )
-    prepare(data, TokenizerConfig(source="bpe", vocab_size=300), folder / "data", log=lambda line: None)
+    prepare(data, TokenizerConfig(source="bpe", vocab_size=vocab_size), folder / "data", log=lambda line: None)
     return TokenData.open(folder / "data")
 
 
 def run_spec(data: TokenData, **changes: Any) -> RunSpec:
     """A run of 10 steps of a model with 40 thousand parameters; `changes` are fields of any of its parts."""
     steps = changes.get("steps", 10)
-    schedule = BranchSchedule(kind="linear", total_steps=steps, warmup_steps=2, min_ratio=0.1, alpha=3.0)
+    schedule = BranchSchedule(
+        kind="linear", total_steps=steps, warmup_steps=min(2, steps - 1), min_ratio=0.1, alpha=3.0
+    )
     fields: dict[str, Any] = {
         "seed": 0,
         "hidden_size": 32,
@@ -132,3 +141,54 @@ def make_run(folder: Path, data: TokenData, *, checkpoint_every: int = 5, **chan
     )
     write_run_file(folder / "run.yaml", run)
     return folder
+
+
+class StopAfter(Stopper):
+    """Says stop when it has been asked `updates` times, which training does once an update."""
+
+    def __init__(self, updates: int) -> None:
+        super().__init__()
+        self._left = updates
+
+    @property
+    def reason(self) -> str | None:
+        self._left -= 1
+        return "enough" if self._left <= 0 else None
+
+
+def train(folder: Path, *, stop: Stopper | None = None, replace: bool = False) -> int:
+    """Train a folder in this process, and leave torch's determinism switch as it was; returns the exit code."""
+    before = torch.are_deterministic_algorithms_enabled()
+    try:
+        return train_folder(folder, stop=stop or Stopper(), replace=replace)
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+def metrics_of(folder: Path) -> list[dict[str, Any]]:
+    """The metrics of a run, but for the throughput, which no two runs share."""
+    lines = read_metrics(folder / "metrics.jsonl")
+    return [{key: value for key, value in line.items() if key != "tokens_per_s"} for line in lines]
+
+
+def summary_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "summary.json").read_text())
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    """The final weights of a run."""
+    return torch.load(folder / "checkpoints" / "final" / "state.pt", weights_only=True)["model"]
+
+
+#: what differs between two runs of the same numbers: times, memory, and the file that holds times
+NOT_NUMBERS = {"seconds", "tokens_per_s", "attempts", "peak_memory_bytes", "metrics_sha256", "labels"}
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Weights, metrics and summary of two runs are equal, bit for bit."""
+    assert metrics_of(one) == metrics_of(other)
+    summaries = [{k: v for k, v in summary_of(folder).items() if k not in NOT_NUMBERS} for folder in (one, other)]
+    assert summaries[0] == summaries[1]
+    first, second = weights_of(one), weights_of(other)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)

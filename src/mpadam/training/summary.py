@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import resource
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from mpadam.optim.hyperparameters import check_hyperparameters
+from mpadam.optim.memory import bytes_per_parameter
 from mpadam.training.folder import sha256
 from mpadam.training.loop import Ended
 from mpadam.training.session import Session
@@ -21,7 +21,6 @@ def summarise(session: Session, ended: Ended) -> dict[str, Any]:
     """
     progress, spec = session.progress, session.spec
     final = progress.validation[-1] if ended.status == "completed" else {}
-    parameters = sum(p.numel() for p in session.model.parameters())
     return {
         "hash": spec.hash,
         "metrics_sha256": sha256(session.folder.metrics),
@@ -40,9 +39,9 @@ def summarise(session: Session, ended: Ended) -> dict[str, Any]:
         "tokens_per_s": round(progress.timed_tokens / progress.timed_seconds, 1) if progress.timed_seconds else None,
         "attempts": progress.attempts,
         "peak_memory_bytes": peak_memory_bytes(spec.training.device, progress.peak_memory_bytes),
-        "parameters": parameters,
-        "bytes_per_parameter": round(stored_bytes(session) / parameters, 4),
-        "hyperparameters": hyperparameters(session),
+        "parameters": sum(p.numel() for p in session.model.parameters()),
+        "bytes_per_parameter": stored_bytes_per_parameter(session),
+        "hyperparameters": check_hyperparameters(spec.optimizer.name, spec.optimizer.values),
         "spec": spec.model_dump(mode="json"),
     }
 
@@ -51,22 +50,10 @@ def _divergence(session: Session, ended: Ended) -> dict[str, Any]:
     return {"step": ended.step, "reason": ended.reason, "last_finite_loss": session.progress.last_loss}
 
 
-def hyperparameters(session: Session) -> dict[str, Any]:
-    """All values of the optimizer, defaults too; rates at their peak."""
-    values = {key: value for key, value in session.optimizer.defaults.items() if key != "seed" and _is_plain(value)}
-    return values | {rate.key: rate.peak for rate in session.rates}
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value))
-
-
-def stored_bytes(session: Session) -> int:
-    """Bytes that stay between steps: parameters, stored weights and states; no gradients, no activations."""
-    states = (t for state in session.optimizer.state.values() for t in state.values() if isinstance(t, Tensor))
-    return sum(t.untyped_storage().nbytes() for t in (*session.model.parameters(), *states))
+def stored_bytes_per_parameter(session: Session) -> float:
+    """Bytes that stay between steps: stored weights, compute copies and states; no gradients, no activations."""
+    measured = bytes_per_parameter(session.optimizer)
+    return round(measured.weight + measured.compute_copy + measured.states, 4)
 
 
 def peak_memory_bytes(device: str, earlier: int = 0) -> int:

@@ -1,0 +1,206 @@
+"""One update: gradients of the global batch however it is split (T2, O9), clipping, and what is not finite (O10)."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from training_runs import LENGTH, StopAfter, make_data, make_run, metrics_of, summary_of, train, weights_of
+
+from mpadam.optim.schedules import factor
+from mpadam.study.spec import read_run_file
+from mpadam.training import loop
+from mpadam.training.folder import RunFolder
+from mpadam.training.gradients import accumulate_in_float32, clip_, global_norm
+from mpadam.training.session import open_data, open_session
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return make_data(tmp_path_factory.mktemp("data"), sequences="truncate_pad")
+
+
+def session_of(path, data, **changes):
+    folder = RunFolder(make_run(path, data, sequences="truncate_pad", **changes))
+    folder.checkpoints.mkdir()
+    run = read_run_file(folder.run_file)
+    return open_session(run, folder, open_data(run, folder))
+
+
+def test_o9_a_thousand_gradients_of_one_add_up_to_a_thousand():
+    weight, control = (nn.Parameter(torch.zeros(3, dtype=torch.bfloat16)) for _ in range(2))
+    accumulate_in_float32([weight])
+    for _ in range(1000):
+        weight.sum().backward()
+        control.sum().backward()
+    assert weight.grad.tolist() == [1000.0] * 3
+    assert control.grad.tolist() == [256.0] * 3  # what a bf16 sum does
+
+
+@pytest.mark.parametrize("gradient_dtype", ["bf16", "fp32"])
+def test_o9_t2_splits_of_a_batch_give_the_same_gradient(tmp_path, data, gradient_dtype):
+    """Documents differ in length, so micro-batches differ in target tokens: means of means would not agree."""
+    results = {}
+    for micro in (16, 4, 1):
+        session = session_of(
+            tmp_path / f"{micro}", data, global_batch_size=16, micro_batch_size=micro, gradient_dtype=gradient_dtype
+        )
+        results[micro] = loop.backward(session, 1)
+    for micro in (4, 1):
+        assert results[micro].loss == pytest.approx(results[16].loss, rel=1e-5)
+        assert results[micro].norm == pytest.approx(results[16].norm, rel=1e-3)
+        assert results[micro].target_tokens == results[16].target_tokens
+        for split, whole in zip(results[micro].tensors, results[16].tensors, strict=True):
+            assert split.dtype == torch.float32
+            # each micro-batch's own gradient is rounded to bf16 by autograd: 2^-9 of its size, summed at random
+            assert (split - whole.float()).norm() <= 4e-3 * whole.float().norm()
+
+
+def test_t2_loss_is_the_mean_over_target_tokens_of_the_global_batch(tmp_path, data):
+    session = session_of(tmp_path / "run", data, global_batch_size=16, micro_batch_size=4)
+    batch = session.batches.batch(0)
+    labels = torch.from_numpy(batch.labels)
+    with torch.no_grad():
+        logits = session.model(torch.from_numpy(batch.input_ids)).logits[:, :-1].double()
+    nll = nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
+    result = loop.backward(session, 1)
+    assert 0 < result.target_tokens < 16 * (LENGTH - 1)
+    assert result.loss == pytest.approx(nll.item(), rel=1e-5)
+
+
+def test_t2_a_budget_of_ten_updates_is_ten_updates(tmp_path, data):
+    """Rates, positions and tokens of each step; stopped after five and resumed, the list is the same."""
+    whole = make_run(tmp_path / "whole", data, sequences="truncate_pad", steps=10)
+    split = make_run(tmp_path / "split", data, sequences="truncate_pad", steps=10, micro_batch_size=1)
+    resumed = make_run(tmp_path / "resumed", data, sequences="truncate_pad", steps=10)
+    assert train(whole) == train(split) == 0
+    assert train(resumed, stop=StopAfter(5)) == 75
+    assert len(metrics_of(resumed)) == 5
+    assert train(resumed) == 0
+    assert metrics_of(resumed) == metrics_of(whole)
+    schedule = read_run_file(whole / "run.yaml").spec.training
+    lines = metrics_of(whole)
+    assert [line["step"] for line in lines] == list(range(1, 11))
+    assert [line["lr"] for line in lines] == [
+        3e-3 * factor(t, kind="linear", total_steps=10, warmup_steps=2, min_ratio=0.1) for t in range(1, 11)
+    ]
+    assert [line["lr_mult"] for line in lines] == [
+        1e-2 * factor(t, **schedule.schedule_mult.model_dump()) for t in range(1, 11)
+    ]
+    assert lines[-1]["positions"] == 10 * 8 * LENGTH
+    session = session_of(tmp_path / "tokens", data, steps=10)
+    assert lines[-1]["target_tokens"] == sum(session.batches.batch(step).target_tokens for step in range(10))
+    for one, other in zip(lines, metrics_of(split), strict=True):
+        assert {k: one[k] for k in ("lr", "lr_mult", "positions", "target_tokens")} == {
+            k: other[k] for k in ("lr", "lr_mult", "positions", "target_tokens")
+        }
+        assert other["loss"] == pytest.approx(one["loss"], rel=1e-2)
+    assert summary_of(whole)["steps"] == 10
+
+
+def test_clipping_scales_to_the_limit_and_leaves_smaller_gradients_alone():
+    generator = torch.Generator().manual_seed(0)
+    gradients = [torch.randn(shape, generator=generator) for shape in ((30, 20), (7,))]
+    before = [g.clone() for g in gradients]
+    norm = global_norm(gradients).item()
+    assert norm == pytest.approx(math.sqrt(sum(float((g.double() ** 2).sum()) for g in gradients)), rel=1e-6)
+    clip_(gradients, norm=norm, limit=2 * norm)
+    clip_(gradients, norm=norm, limit=None)
+    assert all(torch.equal(a, b) for a, b in zip(gradients, before, strict=True))
+    clip_(gradients, norm=norm, limit=0.5)
+    assert global_norm(gradients).item() == pytest.approx(0.5, rel=1e-5)
+    torch.testing.assert_close(gradients[0], before[0] * (0.5 / norm))
+
+
+def test_the_norm_of_bf16_gradients_is_taken_in_float32():
+    gradients = [torch.full((1000, 1000), 2.0**-10, dtype=torch.bfloat16), torch.full((3,), 1e-3).bfloat16()]
+    exact = math.sqrt(sum(float((g.double() ** 2).sum()) for g in gradients))
+    norm = global_norm(gradients)
+    assert norm.dtype == torch.float32
+    assert norm.item() == pytest.approx(exact, rel=1e-5)
+
+
+@pytest.mark.parametrize(("gradient_dtype", "rounded"), [("bf16", True), ("fp32", False)])
+def test_gradient_dtype_says_what_the_optimizer_gets(tmp_path, data, gradient_dtype, rounded):
+    session = session_of(tmp_path / "run", data, micro_batch_size=2, gradient_dtype=gradient_dtype)
+    gradients = loop.backward(session, 1)
+    loop.update(session, gradients)
+    flat = torch.cat([p.grad.flatten() for p in session.model.parameters()])
+    assert torch.equal(flat, flat.bfloat16().float()) is rounded
+
+
+# --- O10: one policy, stop before the update --------------------------------------------------------------------------
+
+
+def poison(monkeypatch, *, at, where):
+    """From update `at` on, the loss or one gradient is NaN."""
+    good = loop.backward
+
+    def bad(session, step):
+        result = good(session, step)
+        if step < at:
+            return result
+        if where == "loss":
+            return loop.Gradients(math.nan, result.norm, result.tensors, result.positions, result.target_tokens)
+        result.tensors[3].view(-1)[5] = math.nan
+        norm = global_norm(result.tensors).item()
+        return loop.Gradients(result.loss, norm, result.tensors, result.positions, result.target_tokens)
+
+    monkeypatch.setattr(loop, "backward", bad)
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_o10_what_is_not_finite_ends_the_run_before_the_update(tmp_path, data, where, monkeypatch):
+    healthy = make_run(tmp_path / "healthy", data, sequences="truncate_pad", steps=10)
+    sick = make_run(tmp_path / "sick", data, sequences="truncate_pad", steps=10)
+    weights = {}
+    good = loop.update
+
+    def watch(session, gradients):
+        good(session, gradients)
+        name = session.folder.path.name, session.progress.step + 1
+        weights[name] = {key: value.clone() for key, value in session.model.state_dict().items()}
+
+    monkeypatch.setattr(loop, "update", watch)
+    assert train(healthy) == 0
+    poison(monkeypatch, at=7, where=where)
+    assert train(sick) == 0
+    summary = summary_of(sick)
+    assert summary["status"] == "diverged"
+    assert summary["diverged"]["step"] == 7
+    assert summary["diverged"]["last_finite_loss"] == metrics_of(healthy)[5]["loss"]
+    assert "nan" in summary["diverged"]["reason"]
+    assert summary["val_loss"] is summary["val_ppl"] is summary["val_tokens"] is None
+    assert metrics_of(sick) == metrics_of(healthy)[:6]
+    kept = weights_of(sick)
+    assert all(torch.equal(kept[name], value) for name, value in weights["healthy", 6].items())
+    assert not any(torch.equal(kept[name], value) for name, value in weights["healthy", 7].items() if value.ndim == 2)
+
+
+def test_o10_a_diverged_run_is_a_result_and_not_tried_again(tmp_path, data, monkeypatch):
+    folder = make_run(tmp_path / "run", data, sequences="truncate_pad", steps=10)
+    with monkeypatch.context() as patch:
+        poison(patch, at=3, where="gradient")
+        assert train(folder) == 0
+    first = (folder / "summary.json").read_bytes()
+    (folder / "summary.json").unlink()
+    assert train(folder) == 0
+    assert (folder / "summary.json").read_bytes() == first
+
+
+def test_o10_a_validation_that_is_not_finite_is_divergence_too(tmp_path, data, monkeypatch):
+    folder = make_run(tmp_path / "run", data, sequences="truncate_pad", steps=4, evaluate_every=None)
+    good = loop.update
+
+    def explode(session, gradients):
+        good(session, gradients)
+        if session.progress.step == 3:
+            with torch.no_grad():
+                session.model.model.norm.weight.fill_(math.inf)
+
+    monkeypatch.setattr(loop, "update", explode)
+    assert train(folder) == 0
+    summary = summary_of(folder)
+    assert summary["status"] == "diverged"
+    assert summary["diverged"]["reason"] == "validation loss nan"
+    assert summary["validation"] == []
