@@ -7,8 +7,10 @@ import io
 import json
 import re
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 from analysis_fakes import FakeStudy, fake_study, perplexity, study_content
@@ -144,14 +146,8 @@ def nasty() -> Table:
         header=("k|ey", "50% gain_x"),
         rows=((Entry("a#1"), Entry("x_1 ± 2%")), (Entry("a#1"), Entry("{~^\\$}")), (Entry("b"), Entry("–"))),
         headings=1,
-        data=make_frame(),
+        data=pd.DataFrame({"a": ["x,y"], "b": [None]}),
     )
-
-
-def make_frame():  # type: ignore[no-untyped-def]
-    import pandas as pd
-
-    return pd.DataFrame({"a": ["x,y"], "b": [None]})
 
 
 def test_latex_escapes_everything_and_every_row_has_all_columns() -> None:
@@ -236,6 +232,16 @@ def test_unequal_tuning_and_borrowed_values_are_flagged(tmp_path: Path) -> None:
     table = hyperparameters(collect(study.config, study.paths))
     assert {row[0].text for row in table.rows} == {"tiny"}
     assert table.notes == ("small takes the values that were chosen for tiny.",)
+    [first, *_] = read = collect(study.config, study.paths).tunings
+    short = replace(read[1], trials=read[1].trials[:2])
+    uneven = replace(collect(study.config, study.paths), tunings=(first, short))
+    assert "Unequal tuning: between 2 and 3 trials; compare with care." in hyperparameters(uneven).notes
+
+
+def test_a_model_outside_the_grid_is_not_mentioned(tmp_path: Path) -> None:
+    tuning = {"mode": "search", "trials": 3, "transfer": {"small": "tiny"}}
+    study = fake_study(tmp_path / "results", tuning=tuning, grids=[{"name": "a", "models": ["tiny"]}])
+    assert hyperparameters(collect(study.config, study.paths)).notes == ()
 
 
 def test_the_tidy_file_has_every_hyper_parameter_and_where_it_came_from(study: FakeStudy) -> None:

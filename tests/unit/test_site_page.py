@@ -161,7 +161,10 @@ def test_a_refused_selection_is_named(study: FakeStudy) -> None:
     path = study.paths.selected(collect(study.config, study.paths).tunings[0].key)
     path.write_text("trials: []")
     named = path.relative_to(study.paths.root).as_posix()
-    assert f"Selections of rates that were refused , with the runs that depend on them: {named}: stale" in build(study).text
+    assert (
+        f"Selections of rates that were refused , with the runs that depend on them: {named}: stale"
+        in build(study).text
+    )
 
 
 def test_the_caution_is_for_models_below_the_papers(tmp_path: Path) -> None:

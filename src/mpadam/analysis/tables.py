@@ -222,6 +222,8 @@ def _tuning_notes(collected: Collected) -> tuple[str, ...]:
     counts = {len(tuning.trials) for tuning in collected.tunings if tuning.trials}
     if len(counts) > 1:
         told.append(f"Unequal tuning: between {min(counts)} and {max(counts)} trials; compare with care.")
+    used = set(collected.runs["model"])
     for model, source in collected.config.tuning.transfer.items():
-        told.append(f"{model} takes the values that were chosen for {source}.")
+        if model in used:
+            told.append(f"{model} takes the values that were chosen for {source}.")
     return tuple(told)
