@@ -63,7 +63,7 @@ def rho(w: F64, h: Hyper) -> F64 | float:
 
 
 def multiplicative_branch(
-    w: F64, g: F64, s: dict[str, F64], h: Hyper, t: int, projection: F64 | None = None
+    w: F64, g: F64, s: dict[str, F64], h: Hyper, t: int, *, projection: F64 | None = None
 ) -> tuple[F64, dict[str, F64]]:
     """u_m and the state of v_e (`v_r` with Apollo-E, none for `unnormalized_rho`)."""
     g_e = np.log(2) * w * g
@@ -96,27 +96,27 @@ def apollo_scale(g_e: F64, v_r: F64, projection: F64, h: Hyper, t: int) -> tuple
     return (scale[None, :], new.T) if wide else (scale[:, None], new)
 
 
-def adamw(w: F64, g: F64, s: dict[str, F64], h: Hyper, t: int, projection: F64 | None = None) -> Result:
+def adamw(w: F64, g: F64, s: dict[str, F64], h: Hyper, t: int, *, projection: F64 | None = None) -> Result:
     u_a, size, states = adam_branch(g, s, h, t)
     decay = h.eta_a * h.wd * w
     return Result(w + u_a - decay, states, np.abs(w) + size + np.abs(decay))
 
 
-def madam(w: F64, g: F64, s: dict[str, F64], h: Hyper, t: int, projection: F64 | None = None) -> Result:
-    u_m, states = multiplicative_branch(w, g, s, h, t, projection)
+def madam(w: F64, g: F64, s: dict[str, F64], h: Hyper, t: int, *, projection: F64 | None = None) -> Result:
+    u_m, states = multiplicative_branch(w, g, s, h, t, projection=projection)
     decay = h.eta_m * h.wd_mult * w
     return Result(w + w * u_m - decay, states, np.abs(w) + np.abs(w * u_m) + np.abs(decay))
 
 
-def m_plus_adam(w: F64, g: F64, s: dict[str, F64], h: Hyper, t: int, projection: F64 | None = None) -> Result:
+def m_plus_adam(w: F64, g: F64, s: dict[str, F64], h: Hyper, t: int, *, projection: F64 | None = None) -> Result:
     u_a, size, additive = adam_branch(g, s, h, t)
-    u_m, multiplicative = multiplicative_branch(w, g, s, h, t, projection)
+    u_m, multiplicative = multiplicative_branch(w, g, s, h, t, projection=projection)
     decay = h.eta_a * h.wd * w + h.eta_m * h.wd_mult * w
     magnitude = np.abs(w) + size + np.abs(w * u_m) + np.abs(decay)
     return Result(w + w * u_m + u_a - decay, additive | multiplicative, magnitude)
 
 
-def additive_twin(w: F64, g: F64, s: dict[str, F64], h: Hyper, t: int, projection: F64 | None = None) -> Result:
+def additive_twin(w: F64, g: F64, s: dict[str, F64], h: Hyper, t: int, *, projection: F64 | None = None) -> Result:
     u_a, size, states = adam_branch(g, s, h, t)
     second = -h.eta_m * g / (np.sqrt(states["v"] / (1 - h.b2**t)) + h.eps)
     if h.clip is not None:

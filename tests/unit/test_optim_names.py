@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 
@@ -161,7 +162,7 @@ def test_schedules_follow_their_formulas() -> None:
 def test_schedules_warm_up_peak_and_end(kind: str) -> None:
     rates = [factor(t, kind=kind, total_steps=10, warmup_steps=4, min_ratio=0.25) for t in range(1, 15)]
     assert rates[:4] == [0.25, 0.5, 0.75, 1.0]
-    assert all(a >= b for a, b in zip(rates[3:], rates[4:], strict=False))
+    assert all(a >= b for a, b in pairwise(rates[3:]))
     end = 1.0 if kind == "constant" else 0.25
     assert rates[9:] == [end] * 5  # at T, and after it
     assert factor(1, kind=kind, total_steps=1, warmup_steps=0, min_ratio=0.25) == end
