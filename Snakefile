@@ -10,6 +10,9 @@
 configfile: "config.yaml"
 
 
+report: "workflow/report/workflow.rst"
+
+
 include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/spec.smk"
@@ -23,4 +26,4 @@ rule all:
     default_target: True
     input:
         f"{ROOT}/index.html",
-        STUDY.summaries(), # a lost one is asked for, though the page made of it is there
+        STUDY.summaries(),  # a lost one is asked for, though the page made of it is there

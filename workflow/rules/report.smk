@@ -10,7 +10,12 @@ rule site:
         tables=rules.aggregate.output,
         code=sources("site"),
     output:
-        f"{ROOT}/index.html",
+        report(
+            f"{ROOT}/index.html",
+            caption="../report/site.rst",
+            category="Page",
+            labels={"page": "results"},
+        ),
     log:
         f"{LOGS}/site.log",
     shell:
