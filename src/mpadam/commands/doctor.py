@@ -1,0 +1,62 @@
+"""`mpadam doctor`: what this machine can do, and which precision regimes run natively on it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mpadam.model.capabilities import Machine
+
+HELP = "print what this machine can do and which regimes run natively, emulated or not at all"
+EXAMPLE = "mpadam doctor --json"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    import json
+
+    from mpadam.model.capabilities import NVFP4_NOTE, as_dict, probe
+
+    machine = probe()
+    if args.json:
+        print(json.dumps(as_dict(machine), indent=2))
+        return 0
+    lines = [*_machine_lines(machine), "", *_regime_lines(machine), "", NVFP4_NOTE]
+    print("\n".join(lines))
+    return 0
+
+
+def _machine_lines(machine: Machine) -> list[str]:
+    bf16 = "with" if machine.cpu_bf16 else "without"
+    rows = [
+        ("python", f"{machine.python}, {machine.platform}"),
+        ("torch", f"{machine.torch}, CUDA {machine.cuda or 'not built in'}"),
+        ("cpu", f"{machine.cpu}, {machine.cpu_threads} threads, {bf16} bf16 instructions"),
+        *(("gpu", _gpu(vars(gpu))) for gpu in machine.gpus),
+        *([] if machine.gpus else [("gpu", "none")]),
+        *((name.replace("_", "-"), version or "not installed") for name, version in machine.packages.items()),
+        *((name, path or "not found") for name, path in machine.tools.items()),
+    ]
+    return [f"{name:<20}{value}" for name, value in rows]
+
+
+def _gpu(gpu: dict) -> str:
+    major, minor = gpu["capability"]
+    return f"{gpu['name']}, compute capability {major}.{minor}, {gpu['memory_gib']} GiB"
+
+
+def _regime_lines(machine: Machine) -> list[str]:
+    from mpadam.model.capabilities import regime_support
+
+    head = ("regime", "bytes/parameter", "masters", "products on CPU", "products on GPU")
+    by_regime: dict[str, list[str]] = {}
+    for support in regime_support(machine):
+        cells = by_regime.setdefault(support.regime, [f"{support.bytes_per_parameter:.4f}", support.masters])
+        engine = f" ({support.backend})" if support.products == "native" and support.backend else ""
+        cells.append(support.products + engine)
+    rows = [head, *((regime, *cells) for regime, cells in by_regime.items())]
+    return ["  ".join(f"{cell:<16}" for cell in row).rstrip() for row in rows]
