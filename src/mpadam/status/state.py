@@ -49,7 +49,7 @@ def read_state(path: Path) -> State:
     run_hash, steps = read_run(folder.run_file)
     summary = _of_run(folder.summary, run_hash)
     if summary is not None:
-        return _ended(summary)
+        return _ended(summary, steps)
     records = last_records(folder.metrics)
     progress = _progress(records, steps)
     if folder.lock.exists():
@@ -85,8 +85,7 @@ def _of_run(path: Path, run_hash: str | None) -> dict[str, Any] | None:
     return content if content is not None and run_hash is not None and content.get("hash") == run_hash else None
 
 
-def _ended(summary: Mapping[str, Any]) -> State:
-    steps = (summary.get("spec") or {}).get("training", {}).get("steps", summary.get("steps"))
+def _ended(summary: Mapping[str, Any], steps: int | None) -> State:
     if summary.get("status") != "diverged":
         return State("done", step=summary.get("steps"), steps=steps, loss=_finite(summary.get("val_loss")))
     diverged = summary.get("diverged") or {}

@@ -1,0 +1,200 @@
+"""The cost model against torch: FLOPs counted, bytes that autograd and the optimizers really keep."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from mpadam.model.build import build_model
+from mpadam.model.loss import loss_sum
+from mpadam.optim.memory import bytes_per_parameter
+from mpadam.optim.names import parse_optimizer_name
+from mpadam.optim.registry import build_optimizer
+from mpadam.plan.assumptions import GPUS, OPTIMIZER_EFFICIENCY, STORED_BYTES, Gpu
+from mpadam.plan.cost import Shape, activation_bytes, cpu_step_seconds, gpu_bytes, gpu_step_seconds, weight_bytes, work
+from mpadam.study.config import EvaluationConfig, ModelConfig, RegimeConfig, TrainingConfig
+from mpadam.study.spec import ModelSpec
+
+SMALL = {"hidden_size": 256, "intermediate_size": 688, "layers": 2, "heads": 4}
+PAPER_60M = ModelConfig(hidden_size=512, intermediate_size=1376, layers=8, heads=8, steps_1x=10_000)
+BF16 = RegimeConfig(masters="bf16", compute="bf16")
+FP32 = RegimeConfig(masters="fp32", compute="bf16")
+ADAMW, M_PLUS_ADAM = parse_optimizer_name("adamw"), parse_optimizer_name("m-plus-adam")
+
+
+def shape(model: dict | ModelConfig, *, vocab_size: int, length: int) -> Shape:
+    config = model if isinstance(model, ModelConfig) else ModelConfig(**model, steps_1x=1)
+    return Shape(config, vocab_size, length)
+
+
+def torch_model(model: dict, *, vocab_size: int, length: int, attention: str = "eager"):
+    spec = ModelSpec(**model, vocab_size=vocab_size, sequence_length=length, attention=attention)
+    return build_model(spec, seed=0)
+
+
+def regime(masters: str) -> RegimeConfig:
+    """A regime by what its masters are, also one that the configuration does not know yet."""
+    return BF16.model_copy(update={"masters": masters})
+
+
+# --- FLOPs -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("length", "vocab_size"), [(32, 300), (96, 1000)])
+def test_flops_are_those_that_torch_counts(length: int, vocab_size: int) -> None:
+    model = torch_model(SMALL, vocab_size=vocab_size, length=length)
+    tokens = torch.randint(0, vocab_size, (2, length))
+    with FlopCounterMode(display=False) as forward:
+        logits = model(input_ids=tokens, use_cache=False).logits
+    with FlopCounterMode(display=False) as backward:
+        logits.float().square().mean().backward()
+    expected = shape(SMALL, vocab_size=vocab_size, length=length).flops
+    assert forward.get_total_flops() == expected.forward * tokens.numel()
+    assert forward.get_total_flops() + backward.get_total_flops() == expected.training * tokens.numel()
+
+
+def test_flops_of_the_60m_model_by_hand() -> None:
+    flops = shape(PAPER_60M, vocab_size=32_000, length=256).flops
+    assert flops.projections == 8 * (8 * 512**2 + 6 * 512 * 1376) == 50_593_792
+    assert flops.attention == 4_194_304
+    assert flops.head == 32_768_000
+    assert flops.training == 3 * 87_556_096
+
+
+def test_work_of_the_60m_run_at_1x() -> None:
+    does = work(
+        shape(PAPER_60M, vocab_size=32_000, length=256),
+        TrainingConfig(),
+        EvaluationConfig(every=3000),
+        budget=1,
+        validation_tokens=10_000_000,
+    )
+    assert (does.steps, does.sequences, does.positions) == (10_000, 5_120_000, 1_310_720_000)
+    assert does.evaluated == 4 * 5_000_000, "after steps 3000, 6000, 9000 and 10000, on one half of the fixed set"
+
+
+def test_a_trial_is_as_much_shorter_as_the_study_says() -> None:
+    whole, half = (
+        work(
+            shape(PAPER_60M, vocab_size=32_000, length=256),
+            TrainingConfig(),
+            EvaluationConfig(),
+            budget=2,
+            validation_tokens=100,
+            fraction=fraction,
+        )
+        for fraction in (1.0, 0.5)
+    )
+    assert (whole.steps, half.steps) == (20_000, 10_000)
+    assert whole.evaluated == half.evaluated == 50, "once, at the end"
+
+
+# --- bytes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("masters", STORED_BYTES)
+@pytest.mark.parametrize(
+    "name", ["adamw", "adamw-kahan", "madam", "m-plus-adam", "m-plus-adam-unnormalized", "additive-twin-sr"]
+)
+def test_bytes_are_those_that_the_optimizer_keeps(name: str, masters: str) -> None:
+    if masters == "fp32" and name.endswith(("-kahan", "-sr")):
+        pytest.skip("fp32 masters are written as they are")
+    model = torch_model(SMALL, vocab_size=300, length=32)
+    state_dtype = "fp32" if masters == "fp32" else "bf16"
+    optimizer = build_optimizer(model, name, {}, masters=masters, state_dtype=state_dtype)
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 1e-3)
+    optimizer.step()
+    kept = bytes_per_parameter(optimizer)
+    small = shape(SMALL, vocab_size=300, length=32)
+    one_pass = TrainingConfig(micro_batch_size=8, global_batch_size=8)
+    planned = weight_bytes(small, regime(masters), parse_optimizer_name(name), one_pass)
+    count = small.parameters
+    assert count == sum(p.numel() for p in model.parameters())
+    assert planned.stored / count == pytest.approx(kept.weight, rel=2e-3), "short last blocks have scales of their own"
+    assert planned.copy / count == pytest.approx(kept.compute_copy, rel=1e-3)
+    assert planned.gradients / count == pytest.approx(kept.gradient)
+    assert (planned.states + planned.carry) / count == pytest.approx(kept.states, rel=1e-3)
+
+
+@pytest.mark.parametrize(("hidden", "intermediate"), [(128, 344), (256, 688)])
+def test_activations_are_those_that_autograd_saves(hidden: int, intermediate: int) -> None:
+    def saved(layers: int) -> int:
+        sizes = {"hidden_size": hidden, "intermediate_size": intermediate, "layers": layers, "heads": 4}
+        model = torch_model(sizes, vocab_size=64, length=64, attention="sdpa")
+        weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+        found: dict[int, torch.UntypedStorage] = {}
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in weights:
+                found[storage.data_ptr()] = storage
+            return tensor
+
+        tokens = torch.randint(0, 64, (4, 64))
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            loss_sum(model, tokens, tokens, scale=1.0)
+        return sum(storage.nbytes() for storage in found.values())
+
+    def planned(layers: int) -> float:
+        sizes = {"hidden_size": hidden, "intermediate_size": intermediate, "layers": layers, "heads": 4}
+        return activation_bytes(shape(sizes, vocab_size=64, length=64), micro_batch_size=4)
+
+    assert planned(3) - planned(1) == pytest.approx(saved(3) - saved(1), rel=0.02)
+
+
+def test_memory_of_a_gpu_falls_with_the_micro_batch_and_not_with_the_number_of_gpus() -> None:
+    full = shape(PAPER_60M, vocab_size=32_000, length=256)
+
+    def planned(micro: int, gpus: int) -> float:
+        return gpu_bytes(full, BF16, M_PLUS_ADAM, TrainingConfig(micro_batch_size=micro), gpus=gpus)
+
+    assert planned(256, 1) > planned(128, 1) > planned(64, 1) > 10 * 58_073_600
+    assert planned(128, 4) > planned(128, 1), "data parallelism keeps gradients a second time"
+
+
+# --- seconds ---------------------------------------------------------------------------------------------------------
+
+
+def test_seconds_of_a_step_by_hand() -> None:
+    """A GPU whose bf16 peak is 1 PFLOP/s at 20% does 200 TFLOP/s; its memory is too fast to matter."""
+    gpu = Gpu("x", {"bf16": 1e15, "fp8": 2e15}, bandwidth=1e30, memory=1e11)
+    full = shape(PAPER_60M, vocab_size=32_000, length=256)
+    one = gpu_step_seconds(full, BF16, ADAMW, TrainingConfig(), gpu=gpu, gpus=1)
+    assert one == pytest.approx(131_072 * 262_668_288 / 200e12)
+    two = gpu_step_seconds(full, BF16, ADAMW, TrainingConfig(), gpu=gpu, gpus=2)
+    assert one / 2 < two < one
+
+
+def test_the_optimizer_step_is_bound_by_the_bytes_it_moves() -> None:
+    """AdamW in bf16: weight, m, v read and written, the float32 gradients read: 2*(2+2+2)+4 bytes a parameter."""
+    full = shape(PAPER_60M, vocab_size=32_000, length=256)
+    gpu = Gpu("x", {"bf16": 1e30, "fp8": 1e30}, bandwidth=1e12, memory=1e11)
+    seconds = gpu_step_seconds(full, BF16, ADAMW, TrainingConfig(), gpu=gpu, gpus=1)
+    assert seconds == pytest.approx(16 * 58_073_600 / (1e12 * OPTIMIZER_EFFICIENCY["bf16"]))
+
+
+def test_fp8_compute_speeds_up_the_projections_alone() -> None:
+    """With utilisation taken out, half the time of the projections is left, and all of the attention and the head."""
+    full = shape(PAPER_60M, vocab_size=32_000, length=256)
+    gpu = Gpu("x", {"bf16": 1e15, "fp8": 2e15}, bandwidth=1e30, memory=1e11)
+    fp8 = BF16.model_copy(update={"compute": "fp8"})
+    busy = full.size_class.utilisation
+    seconds = gpu_step_seconds(full, fp8, ADAMW, TrainingConfig(), gpu=gpu, gpus=1) * busy["fp8"]
+    in_bf16 = gpu_step_seconds(full, BF16, ADAMW, TrainingConfig(), gpu=gpu, gpus=1) * busy["bf16"]
+    flops = full.flops
+    assert seconds / in_bf16 == pytest.approx(1 - 0.5 * flops.projections / flops.forward)
+
+
+def test_threads_share_the_work_of_a_cpu() -> None:
+    small = shape(SMALL, vocab_size=300, length=32)
+    one, four = (cpu_step_seconds(small, FP32, TrainingConfig(device="cpu", threads=threads)) for threads in (1, 4))
+    assert one == pytest.approx(4 * four)
+
+
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
+def test_no_gpu_is_assumed_to_be_faster_than_its_peak(gpu: Gpu) -> None:
+    full = shape(PAPER_60M, vocab_size=32_000, length=256)
+    for masters, compute in (("bf16", "bf16"), ("fp8", "fp8"), ("nvfp4", "fp8")):
+        cell = BF16.model_copy(update={"masters": masters, "compute": compute})
+        seconds = gpu_step_seconds(full, cell, M_PLUS_ADAM, TrainingConfig(), gpu=gpu, gpus=1)
+        assert 131_072 * full.flops.training / seconds < gpu.peak[compute]
