@@ -1,5 +1,7 @@
 """The cost model against torch: FLOPs counted, bytes that autograd and the optimizers really keep."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -9,7 +11,16 @@ from mpadam.model.loss import loss_sum
 from mpadam.optim.memory import bytes_per_parameter
 from mpadam.optim.names import parse_optimizer_name
 from mpadam.optim.registry import build_optimizer
-from mpadam.plan.assumptions import GPUS, OPTIMIZER_EFFICIENCY, STORED_BYTES, Gpu
+from mpadam.plan.assumptions import (
+    CPU_RATE,
+    GPUS,
+    GROWTH_PER_ATTEMPT,
+    HEAD_ROOM,
+    OPTIMIZER_EFFICIENCY,
+    SIZE_CLASSES,
+    STORED_BYTES,
+    Gpu,
+)
 from mpadam.plan.cost import Shape, activation_bytes, cpu_step_seconds, gpu_bytes, gpu_step_seconds, weight_bytes, work
 from mpadam.study.config import EvaluationConfig, ModelConfig, RegimeConfig, TrainingConfig
 from mpadam.study.spec import ModelSpec
@@ -91,21 +102,24 @@ def test_a_trial_is_as_much_shorter_as_the_study_says() -> None:
 # --- bytes -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("masters", STORED_BYTES)
+RULES = ("adamw", "madam", "m-plus-adam", "m-plus-adam-unnormalized", "additive-twin")
+ONE_LAYER = {**SMALL, "layers": 1}
+
+
 @pytest.mark.parametrize(
-    "name", ["adamw", "adamw-kahan", "madam", "m-plus-adam", "m-plus-adam-unnormalized", "additive-twin-sr"]
-)
+    ("name", "masters"),
+    [*((rule, "bf16") for rule in RULES), *(("m-plus-adam", m) for m in STORED_BYTES), ("adamw-kahan", "bf16"),
+     ("adamw-kahan", "fp8"), ("adamw-kahan", "nvfp4"), ("m-plus-adam-sr", "bf16")],
+)  # fmt: skip
 def test_bytes_are_those_that_the_optimizer_keeps(name: str, masters: str) -> None:
-    if masters == "fp32" and name.endswith(("-kahan", "-sr")):
-        pytest.skip("fp32 masters are written as they are")
-    model = torch_model(SMALL, vocab_size=300, length=32)
+    model = torch_model(ONE_LAYER, vocab_size=300, length=32)
     state_dtype = "fp32" if masters == "fp32" else "bf16"
     optimizer = build_optimizer(model, name, {}, masters=masters, state_dtype=state_dtype)
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 1e-3)
     optimizer.step()
     kept = bytes_per_parameter(optimizer)
-    small = shape(SMALL, vocab_size=300, length=32)
+    small = shape(ONE_LAYER, vocab_size=300, length=32)
     one_pass = TrainingConfig(micro_batch_size=8, global_batch_size=8)
     planned = weight_bytes(small, regime(masters), parse_optimizer_name(name), one_pass)
     count = small.parameters
@@ -198,3 +212,17 @@ def test_no_gpu_is_assumed_to_be_faster_than_its_peak(gpu: Gpu) -> None:
         cell = BF16.model_copy(update={"masters": masters, "compute": compute})
         seconds = gpu_step_seconds(full, cell, M_PLUS_ADAM, TrainingConfig(), gpu=gpu, gpus=1)
         assert 131_072 * full.flops.training / seconds < gpu.peak[compute]
+
+
+def test_the_page_states_the_assumptions_as_they_are() -> None:
+    page = (Path(__file__).parents[2] / "docs/costs.md").read_text(encoding="utf-8")
+    for size in SIZE_CLASSES:
+        limit = "any" if size.parameters == float("inf") else f"{size.parameters / 1e6:.0f} million"
+        busy = size.utilisation
+        assert f"| {limit} | {busy['bf16']:.0%} | {busy['fp8']:.0%} | {size.gpus} |" in page
+    for gpu in GPUS.values():
+        peaks = f"{gpu.peak['bf16'] / 1e12:,.0f} TFLOP/s | {gpu.peak['fp8'] / 1e12:,.0f} TFLOP/s"
+        assert f"| {gpu.title} | {peaks} | {gpu.bandwidth / 1e12:.3g} TB/s | {gpu.memory / 1e9:.0f} GB |" in page
+    assert f"{CPU_RATE['bf16'] / 1e9:.0f} GFLOP/s ({CPU_RATE['fp8'] / 1e9:.0f} with emulated FP8)" in page
+    assert f"times {HEAD_ROOM}, and half as much again" in " ".join(page.split())
+    assert GROWTH_PER_ATTEMPT == 0.5

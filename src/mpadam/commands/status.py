@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 HELP = "runs and tuning trials of a study: waiting, running (step, loss, ETA), stopped, stale, failed, diverged, done"
-EXAMPLE = "mpadam status --config config.yaml --config studies/smoke.yaml --watch 10"
+EXAMPLE = "mpadam status --config config.yaml --config studies/smoke.yaml"
 
 WATCH_SECONDS = 30.0
 

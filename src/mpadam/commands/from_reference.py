@@ -1,0 +1,81 @@
+"""`mpadam from-reference`: a launch command of the reference implementation as a run of this project."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+HELP = "turn a launch command of the reference implementation into a run.yaml, or into a study"
+EXAMPLE = (
+    "mpadam from-reference 'torchrun --standalone --nproc_per_node=2 main.py --model_config ...' \\\n"
+    "    --data results/paper/data --run-dir runs/reference\n"
+    "  mpadam from-reference - --out studies/reference.yaml < launch.sh\n"
+    "  (a run.yaml names the data's fingerprint, so it needs prepared data; a study does not)"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "launch", metavar="COMMAND", help="the launch command in quotes; - reads it from standard input"
+    )
+    parser.add_argument(
+        "--data", type=Path, metavar="FOLDER", help="prepared data (results/<study>/data): for run.yaml"
+    )
+    parser.add_argument("--run-dir", type=Path, metavar="D", help="folder to write run.yaml into; needs --data")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="file for the study; default: standard output")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="what to train on (default: cuda)")
+    parser.add_argument("--epochs", type=int, default=1, help="passes over the text that the run may take (default: 1)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write run.yaml or the study, and say how to go on and what was left out."""
+    import sys
+
+    from mpadam.reference.command import read_command
+    from mpadam.reference.study import translate
+    from mpadam.study.load import merge
+
+    if (args.data is None) != (args.run_dir is None):
+        raise ValueError("--data and --run-dir go together: the folder of prepared data, and the one for run.yaml")
+    if args.run_dir is not None and args.out is not None:
+        raise ValueError("--out is for a study and --run-dir for a run.yaml: give one of them")
+    translation = translate(read_command(sys.stdin.read() if args.launch == "-" else args.launch))
+    content = merge(translation.content, {"training": {"device": args.device}, "data": {"epochs": args.epochs}})
+    for note in translation.notes:
+        print(f"note: {note}", file=sys.stderr)
+    if args.run_dir is None:
+        _write_study(content, args.out)
+    else:
+        processes = translation.processes if args.device == "cuda" else 1
+        _write_run(content, data=args.data, run_dir=args.run_dir, processes=processes)
+    return 0
+
+
+def _write_run(content: Mapping[str, Any], *, data: Path, run_dir: Path, processes: int) -> None:
+    import sys
+
+    from mpadam.reference.run import run_file
+    from mpadam.study.spec import write_run_file
+
+    run = run_file(content, data=data, run_dir=run_dir)
+    write_run_file(run_dir / "run.yaml", run)
+    torchrun = f"torchrun --standalone --nproc_per_node={processes} -m " if processes > 1 else ""
+    print(f"note: text and tokenizer are those of {data}", file=sys.stderr)
+    print(f"{run_dir / 'run.yaml'}: {run.spec.hash}\n{torchrun}mpadam train --run-dir {run_dir}")
+
+
+def _write_study(content: Mapping[str, Any], out: Path | None) -> None:
+    import yaml
+
+    from mpadam.atomic import write_text
+    from mpadam.reference.study import study_of
+
+    study_of(content)
+    text = yaml.safe_dump(content, sort_keys=False, width=120)
+    if out is None:
+        print(text, end="")
+    else:
+        write_text(out, text)
+        print(f"{out}: study {content['study']}\nsnakemake --profile slurm --configfile {out}")

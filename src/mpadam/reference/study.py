@@ -1,0 +1,235 @@
+"""From a launch command to a study of one run: the configuration, and what a reader should know of the translation.
+
+translation = translate(read_command(text))
+config = study_of(translation)           # validated; or an overlay over config.yaml: translation.content
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from mpadam.reference.command import Command, Value
+from mpadam.reference.flags import FLAGS, MAPPED, UNMAPPED
+from mpadam.reference.models import STEPS_1X, model_of
+from mpadam.reference.regime import regime_of
+from mpadam.study.config import StudyConfig
+from mpadam.study.grid import RunKey, run_keys
+from mpadam.study.load import ConfigError, parse_study
+
+OPTIMIZER, ENTRY = "m-plus-adam", "m-plus-adam@reference"
+TOKENIZERS = {"hf-internal-testing/llama-tokenizer": "data/tokenizers/llama", "t5-base": "data/tokenizers/t5-base"}
+NOBODY = "YOUR_WANDB_ENTITY"
+T = TypeVar("T", bound=Value)
+
+
+@dataclass(frozen=True)
+class Translation:
+    """content: a whole study of one run, which also serves as an overlay. notes: a line each.
+
+    processes: GPUs that the command starts.
+    """
+
+    content: dict[str, Any]
+    notes: tuple[str, ...]
+    processes: int
+
+
+def translate(command: Command) -> Translation:
+    """The study of a launch command.
+
+    Raises ValueError for a flag that is missing, or whose value this project cannot follow; it names flag and remedy.
+    """
+    _check_required(command.given)
+    regime, regime_name = regime_of(command.given)
+    given = {**_defaults(command), **command.given}
+    _check_fixed(given)
+    model, budget, steps_1x, shape = _model(given)
+    steps = _get(given, "num_training_steps", int)
+    seed = _get(given, "seed", int)
+    batch = _batch(given, command.processes)
+    content = {
+        "study": _slug(_get(given, "name", str, _get(given, "run_name", str, "reference"))),
+        "data": _data(given),
+        "tokenizer": _tokenizer(given),
+        "models": {model: {**shape, "steps_1x": steps_1x}},
+        "budgets": [budget],
+        "regimes": {regime_name: regime},
+        "optimizers": {ENTRY: {"optimizer": OPTIMIZER, "values": _values(given)}},
+        "seeds": [seed],
+        "training": {**batch, **_training(given), **_schedules(given, steps)},
+        "evaluation": {"every": given.get("eval_every"), "batch_size": batch["micro_batch_size"]},
+        # Nothing is searched: the entry has no search. `fixed` would ask the same of all entries that this overlays.
+        "tuning": {"mode": "search", "seed": seed + 1000},
+        "wandb": _wandb(given),
+        "grids": [
+            {
+                "name": "reference",
+                "models": [model],
+                "budgets": [budget],
+                "regimes": [regime_name],
+                "optimizers": [ENTRY],
+                "seeds": [seed],
+            }
+        ],
+    }
+    return Translation(content, tuple(_notes(command)), command.processes)
+
+
+def study_of(content: Mapping[str, Any]) -> StudyConfig:
+    """The validated study.
+
+    Raises ConfigError, and says so plainly where this version does not train in that regime.
+    """
+    try:
+        return parse_study(content)
+    except ConfigError as error:
+        if not str(error).startswith("regimes."):
+            raise
+        regime = next(iter(content["regimes"]))
+        raise ConfigError(f"regime {regime}: this version does not train in it yet ({error})") from None
+
+
+def run_of(config: StudyConfig) -> RunKey:
+    """The one run of a translated study."""
+    (key,) = run_keys(config)
+    return key
+
+
+# --- parts of the study ----------------------------------------------------------------------------------------------
+
+
+def _get(given: Mapping[str, Value], name: str, kind: type[T], default: T | None = None) -> T:
+    value = given.get(name, default)
+    assert isinstance(value, kind), name  # the table of flags says of which kind each is
+    return value
+
+
+def _check_required(given: Mapping[str, Value]) -> None:
+    missing = [flag.name for flag in MAPPED if flag.required and flag.name not in given]
+    if missing:
+        raise ValueError(f"--{missing[0]} is missing: {FLAGS[missing[0]].note}; the README gives it no default")
+
+
+def _check_fixed(given: Mapping[str, Value]) -> None:
+    """Flags whose other values would mean something that this project does not do."""
+    steps = given["num_training_steps"]
+    fixed: dict[str, tuple[Value, ...]] = {
+        "optimizer": ("m_adam",),
+        "dtype": ("bfloat16",),
+        "m_adam_norm_type": ("none",),
+        "scheduler_effective_training_steps": (0, steps),
+        "m_adam_total_steps_e": (steps,),
+    }
+    for name, accepted in fixed.items():
+        if name in given and given[name] not in accepted:
+            allowed = " or ".join(map(str, accepted))
+            raise ValueError(f"--{name} {given[name]}: only {allowed} is understood ({FLAGS[name].note})")
+
+
+def _model(given: Mapping[str, Value]) -> tuple[str, int, int, dict[str, int]]:
+    """Name, budget, steps at budget 1, shape."""
+    name, shape = model_of(_get(given, "model_config", str))
+    steps = _get(given, "num_training_steps", int)
+    steps_1x = STEPS_1X.get(name, steps)
+    return (name, steps // steps_1x, steps_1x, shape) if steps and steps % steps_1x == 0 else (name, 1, steps, shape)
+
+
+def _batch(given: Mapping[str, Value], processes: int) -> dict[str, int]:
+    """README: global batch = batch_size x GPUs x gradient accumulation."""
+    micro = _get(given, "batch_size", int)
+    total = _get(given, "total_batch_size", int, micro * processes)
+    if total < 1 or micro < 1 or total % (micro * processes):
+        raise ValueError(
+            f"--total_batch_size {total} is no multiple of --batch_size {micro} times --nproc_per_node {processes}; "
+            f"write e.g.  --total_batch_size {max(1, micro * processes)}"
+        )
+    return {"global_batch_size": total, "micro_batch_size": micro}
+
+
+def _data(given: Mapping[str, Value]) -> dict[str, Any]:
+    cut = {"sequence_length": given["max_length"], "validation_tokens": given["num_eval_tokens"]}
+    return {"source": "c4_folder", "path": "data/c4", "sequences": "truncate_pad", **cut}
+
+
+def _tokenizer(given: Mapping[str, Value]) -> dict[str, Any]:
+    name = _get(given, "tokenizer", str)
+    return {"source": "folder", "path": TOKENIZERS.get(name, name)}
+
+
+def _values(given: Mapping[str, Value]) -> dict[str, float]:
+    """Hyper-parameters under our names: `_m` is the additive branch, `_e` the multiplicative one."""
+    place = "optimizers.values."
+    flags = [flag for flag in MAPPED if flag.to.startswith(place) and flag.name in given]
+    return {flag.to.removeprefix(place): _get(given, flag.name, float) for flag in flags}
+
+
+def _training(given: Mapping[str, Value]) -> dict[str, Any]:
+    state = _get(given, "fp8_adam_state_dtype", str, "bfloat16")
+    if state not in _STATE_DTYPES:
+        raise ValueError(f"--fp8_adam_state_dtype {state}: not one of {', '.join(_STATE_DTYPES)}")
+    training = {
+        "clip_norm": given["max_grad_norm"] or None,
+        "gradient_dtype": "bf16",
+        "state_dtype": _STATE_DTYPES[state],
+        "device": "cuda",
+    }
+    return training | ({"checkpoint_every": given["save_every"]} if "save_every" in given else {})
+
+
+_STATE_DTYPES = {"bfloat16": "bf16", "float32": "fp32"}
+
+
+def _schedules(given: Mapping[str, Value], steps: int) -> dict[str, Any]:
+    additive = {
+        "kind": given.get("scheduler", "linear"),  # the FP8 program has no such flag, and the README says linear
+        "warmup": _share("warmup_steps", given, steps),
+        "min_ratio": given["min_lr_ratio"],
+    }
+    multiplicative = {
+        "kind": given["m_adam_sched_e"],
+        "warmup": _share("m_adam_warmup_steps_e", given, steps),
+        "min_ratio": given["m_adam_min_lr_ratio_e"],
+        "alpha": given["m_adam_logcosine_alpha_e"],
+    }
+    return {"schedule": additive, "schedule_mult": None if given.get("m_adam_tie_e_to_m") else multiplicative}
+
+
+def _share(name: str, given: Mapping[str, Value], steps: int) -> float:
+    """Steps of warm-up as the share of the run that gives them back exactly."""
+    warmup = _get(given, name, int)
+    if not 0 <= warmup <= steps:
+        raise ValueError(f"--{name} {warmup}: the run has {steps} steps; give at most as many")
+    return warmup / steps if warmup else 0.0
+
+
+def _wandb(given: Mapping[str, Value]) -> dict[str, Any]:
+    entity = given.get("wandb_entity")
+    settings = {"project": given.get("wandb_project"), "entity": None if entity == NOBODY else entity}
+    return {key: value for key, value in settings.items() if value is not None}
+
+
+def _slug(name: str) -> str:
+    """A name that can be a folder's."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "reference"
+
+
+def _defaults(command: Command) -> dict[str, Value]:
+    """What is taken for the flags that were not given, among those that the program and the FP8 switches know."""
+    switches = {"fp8_": "fp8_true_master", "te_": "te_fp8_gemm"}
+    return {
+        flag.name: flag.default
+        for flag in MAPPED
+        if flag.default is not None
+        and flag.script in (None, command.script)
+        and all(switch in command.given for prefix, switch in switches.items() if flag.name.startswith(prefix))
+    }
+
+
+def _notes(command: Command) -> list[str]:
+    """What was left out of the command, and what the command left out."""
+    unused = [f"--{name}: not used: {FLAGS[name].note}" for name in command.given if FLAGS[name] in UNMAPPED]
+    taken = [f"--{name}: not given: {value}" for name, value in _defaults(command).items() if name not in command.given]
+    return [*unused, *taken]

@@ -1,0 +1,22 @@
+# LLaMA-60m at 1x: FP8 weights (e5m2, blocks of 256), FP8 compute (Transformer Engine). From the same README.
+torchrun --standalone --nproc_per_node=2 train_fp8_true_master.py \
+    --model_config llama_configs/llama_60m.json --dtype bfloat16 \
+    --tokenizer hf-internal-testing/llama-tokenizer \
+    --local_path_train "${TRAIN_DATA}" --local_path_val "${VAL_DATA}" --max_length 256 \
+    --batch_size 256 --total_batch_size 512 \
+    --num_training_steps 10000 --scheduler_effective_training_steps 0 \
+    --optimizer m_adam --m_adam_norm_type none \
+    --lr 8e-5 --warmup_steps 2000 --min_lr_ratio 0.0 \
+    --m_adam_lr_e 0.004 --m_adam_sched_e logcosine --m_adam_logcosine_alpha_e 3.0 \
+    --m_adam_total_steps_e 10000 --m_adam_warmup_steps_e 2000 --m_adam_min_lr_ratio_e 0.0 \
+    --m_adam_tie_e_to_m false \
+    --m_adam_beta1 0.87 --m_adam_beta2 0.98 --m_adam_eps 1e-20 \
+    --m_adam_weight_decay_m 0.1 --m_adam_weight_decay_e 0.01 --max_grad_norm 1.0 \
+    --fp8_true_master --fp8_format e5m2 --fp8_block_size 256 --fp8_pow2_scale \
+    --fp8_adam_state_dtype bfloat16 \
+    --te_fp8_gemm --te_recipe hybrid_delayed --te_amax_history 16 --te_margin 0 \
+    --eval_every 10000 --num_eval_tokens 10000000 --check_nonfinite_every 1 --plot_every 200 \
+    --workers 1 --seed 0 --use_flash_attention --use_liger_kernel \
+    --out_dir checkpoints/m_adam_fp8master_fp8compute_60m_1x --run_name m_adam_fp8master_fp8compute_60m_1x \
+    --wandb_project "M+Adam" --wandb_entity "YOUR_WANDB_ENTITY" \
+    --wandb_tag "60M-mAdam-1xChinchilla-FP8Master-FP8Compute" --wandb_name "m_adam_fp8master_fp8compute_60m_1x"
