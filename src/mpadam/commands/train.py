@@ -24,6 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.stop_after_minutes is not None and not args.stop_after_minutes >= 0:
+        raise ValueError(f"--stop-after-minutes {args.stop_after_minutes}: give a number of minutes from 0")
     from mpadam.training.folder import RefusedError
     from mpadam.training.run import train_folder
     from mpadam.training.stopping import Stopper

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import sys
 from typing import Any
 
 import torch
@@ -60,4 +61,5 @@ def peak_memory_bytes(device: str, earlier: int = 0) -> int:
     """Peak of this process (CPU: resident memory since its start) or of the device, and of earlier attempts."""
     if device == "cuda":
         return max(earlier, torch.cuda.max_memory_allocated())
-    return max(earlier, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return max(earlier, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
