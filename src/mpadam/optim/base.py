@@ -33,7 +33,10 @@ from mpadam.optim.update import Observation, Operands, Plan, compiled_update, ob
 
 DTYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 #: options of a group that a checkpoint must share with the optimizer it is loaded into
-_IDENTITY = ("rule", "multiplicative_form", "second_moment", "write_back", "weight_format", "state_dtype", "shadow")
+_IDENTITY = (
+    *("rule", "multiplicative_form", "second_moment", "write_back", "weight_format"),
+    *("state_dtype", "carry_dtype", "shadow", "shadow_dtype"),
+)
 
 
 @dataclass
@@ -91,7 +94,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
             hyperparameter.check(_number(_option(group, key)))
         if group["weight_format"] is not None:
             group["weight_format"] = self._register(group["weight_format"])
-        for key in ("state_dtype", "shadow_dtype"):
+        for key in ("state_dtype", "carry_dtype", "shadow_dtype"):
             group[key] = _dtype_name(key, group[key])
         if not isinstance(group["seed"], int) or group["seed"] < 0:
             raise ValueError(f"seed = {group['seed']!r}: give a whole number from 0")
@@ -138,7 +141,13 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
             raise ValueError(f"a parameter is {p.dtype}: only floating-point parameters can be trained; leave it out")
         fmt = self._formats[self._register(group["weight_format"] or _name_of(p.dtype))]
         state_dtype = group["state_dtype"] or _name_of(p.dtype, key="state_dtype")
-        store = StorePlan(fmt, group["write_back"], group["shadow"], DTYPES[group["shadow_dtype"] or state_dtype])
+        store = StorePlan(
+            fmt,
+            write_back=group["write_back"],
+            shadow=group["shadow"],
+            shadow_dtype=DTYPES[group["shadow_dtype"] or state_dtype],
+            carry_dtype=DTYPES[group["carry_dtype"] or "bf16"],
+        )
         plan = Plan(self.rule, _constants(group, compress=self._compresses(p, group)), store)
         _check_sharding(p, plan)
         return plan

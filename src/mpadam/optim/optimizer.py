@@ -9,7 +9,8 @@ weight_format   what the weights are kept in: a name ("fp32" "bf16" "fp8_e4m3" "
                 format object, or None for the parameter's own dtype. If it is not the parameter's dtype, the optimizer
                 holds the weight and the parameter is its compute copy.
 write_back      "nearest" | "stochastic" | "kahan": how an update is rounded into the format.
-state_dtype     "fp32" | "bf16" (or the torch dtypes), None for the parameter's dtype.
+state_dtype     of the moments: "fp32" | "bf16" (or the torch dtypes), None for the parameter's dtype.
+carry_dtype     of Kahan's carry; None is "bf16", which holds 8 bits below the weight's own.
 shadow          "none" | "refreshed" | "persistent", with shadow_dtype (None: as the states): only for stored codes.
 seed            of the rounding bits and of Apollo-E's projections.
 compile         torch.compile the step.
@@ -48,6 +49,7 @@ class AdamW(LowPrecisionOptimizer):
         write_back: str = "nearest",
         weight_format: WeightFormat = None,
         state_dtype: Dtype = None,
+        carry_dtype: Dtype = None,
         shadow: str = "none",
         shadow_dtype: Dtype = None,
         seed: int = 0,
@@ -83,6 +85,7 @@ class Madam(LowPrecisionOptimizer):
         write_back: str = "nearest",
         weight_format: WeightFormat = None,
         state_dtype: Dtype = None,
+        carry_dtype: Dtype = None,
         shadow: str = "none",
         shadow_dtype: Dtype = None,
         seed: int = 0,
@@ -125,6 +128,7 @@ class MPlusAdam(LowPrecisionOptimizer):
         write_back: str = "nearest",
         weight_format: WeightFormat = None,
         state_dtype: Dtype = None,
+        carry_dtype: Dtype = None,
         shadow: str = "none",
         shadow_dtype: Dtype = None,
         seed: int = 0,
@@ -153,6 +157,7 @@ class AdditiveTwin(LowPrecisionOptimizer):
         write_back: str = "nearest",
         weight_format: WeightFormat = None,
         state_dtype: Dtype = None,
+        carry_dtype: Dtype = None,
         shadow: str = "none",
         shadow_dtype: Dtype = None,
         seed: int = 0,

@@ -27,6 +27,7 @@ def build_optimizer(
     *,
     masters: str,
     state_dtype: str | None = None,
+    carry_dtype: str | None = None,
     shadow: str = "none",
     shadow_dtype: str | None = None,
     apollo_scope: str = "projections",
@@ -51,6 +52,7 @@ def build_optimizer(
     options = _keywords(parsed, values) | {
         "write_back": parsed.write_back,
         "state_dtype": state_dtype,
+        "carry_dtype": carry_dtype,
         "shadow_dtype": shadow_dtype,
         "apollo_scope": apollo_scope,
         "seed": seed,

@@ -8,7 +8,9 @@ the weight (float32 master, codes and scales) and the parameter is its compute c
 and after every write. A write to a compute copy from outside would be lost, so it is noticed and refused.
 
 Write-backs: `nearest`; `stochastic`, whose bits are a function of (seed, t, parameter id, flat index); `kahan`, which
-keeps what rounding lost (`carry`, bf16) and adds it to the next step. In float32 all three are the same.
+keeps what rounding lost (`carry`) and adds it to the next step. In float32 all three are the same. A bf16 carry holds
+8 bits below the weight's own: 16 in bf16, but 11 in e5m2 and 10 in e2m1, where steps below 2^-12 |w| are lost again
+unless the carry is float32.
 
 Shadow, for formats that store codes: `none`, one rounding; `refreshed`, decoded into the shadow dtype, updated there,
 then encoded, two roundings; `persistent`, a hidden master in the shadow dtype, which is what the rule reads.
@@ -28,7 +30,6 @@ from mpadam.numerics.base import Encoded, Format, Rounding
 
 WRITE_BACKS = ("nearest", "stochastic", "kahan")
 SHADOWS = ("none", "refreshed", "persistent")
-CARRY_DTYPE = torch.bfloat16
 _CODE = "weight."  # prefix of the encoded tensors among the tensors of a store
 
 
@@ -40,6 +41,7 @@ class StorePlan:
     write_back: str = "nearest"
     shadow: str = "none"
     shadow_dtype: torch.dtype = torch.bfloat16
+    carry_dtype: torch.dtype = torch.bfloat16
 
     def __post_init__(self) -> None:
         if self.write_back not in WRITE_BACKS:
@@ -99,7 +101,7 @@ def _compensated(plan: StorePlan, tensors: Mapping[str, Tensor], w32: Tensor, de
     """Kahan: the step and what earlier roundings lost are added together; what this rounding loses is kept."""
     target = w32 + (delta + tensors["carry"].to(torch.float32))
     new = _encode(plan, target, None, previous=_encoded(tensors, w32.shape))
-    new["carry"] = (target - _decode(plan, new, w32.shape, torch.float32)).to(CARRY_DTYPE)
+    new["carry"] = (target - _decode(plan, new, w32.shape, torch.float32)).to(plan.carry_dtype)
     return new
 
 
@@ -193,7 +195,7 @@ class WeightStore:
         x = (self.param if values is None else values).detach().to(self.param.device, torch.float32)
         new = _encode(self.plan, x, None, previous=None)
         if self.plan.has_carry:
-            new["carry"] = (x - _decode(self.plan, new, x.shape, torch.float32)).to(CARRY_DTYPE)
+            new["carry"] = (x - _decode(self.plan, new, x.shape, torch.float32)).to(self.plan.carry_dtype)
         if self.plan.shadow == "persistent":
             new["shadow"] = x.to(self.plan.shadow_dtype)
         if self.is_weight:
