@@ -15,7 +15,8 @@ from mpadam.data import TokenData
 from mpadam.data.prepare import prepare
 from mpadam.study.config import DataConfig, TokenizerConfig
 
-WORDS = "weight gradient moment update exponent mantissa tensor scale block rate noise small large rounds moves".split()
+VERBS = ["rounds", "moves", "adds", "scales", "forgets", "keeps"]
+WORDS = ["weight", "gradient", "moment", "update", "exponent", "mantissa", "tensor", "block", "rate", "noise", *VERBS]
 
 
 def quiet(line: str) -> None:

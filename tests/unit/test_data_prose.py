@@ -22,7 +22,10 @@ def test_lines_become_paragraphs() -> None:
         The list may be empty, and then
         the sum of it is zero.
         """
-    expected = ["Return the sum of all the numbers in a list.", "The list may be empty, and then the sum of it is zero."]
+    expected = [
+        "Return the sum of all the numbers in a list.",
+        "The list may be empty, and then the sum of it is zero.",
+    ]
     assert paragraphs(text) == expected
 
 
@@ -53,7 +56,9 @@ def test_text_after_a_skipped_section_is_kept() -> None:
 
 
 def test_a_literal_block_ends_where_its_indentation_ends() -> None:
-    text = f"Here is how this may be done in practice::\n\n    The code of it says this and that and more.\n\n{SENTENCE}\n"
+    text = (
+        f"Here is how this may be done in practice::\n\n    The code of it says this and that and more.\n\n{SENTENCE}\n"
+    )
     assert of(text) == ["Here is how this may be done in practice:", SENTENCE]
 
 
