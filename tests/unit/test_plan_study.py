@@ -90,6 +90,18 @@ def test_the_hours_of_a_plan_are_those_of_its_trainings() -> None:
     assert plan.total.hours == pytest.approx(sum(map(model.hours, itertools.chain(runs(config), trials(config)))))
 
 
+def test_one_run_of_each_budget_is_shown_at_its_dearest() -> None:
+    config = study()
+    model = CostModel(config)
+    needs = {(need.model, need.budget): need for need in make_plan(config, Path("/nowhere")).budgets}
+    assert list(needs) == [("60m", 1), ("60m", 2), ("1b", 1)]
+    twice = needs["60m", 2]
+    assert (twice.steps, twice.sequences) == (20_000, 20_000 * 512)
+    assert twice.flops == 20_000 * 131_072 * 262_668_288 + 5_000_000 * 87_556_096, "and one validation"
+    of_each = [model.hours(t) for t in runs(config) if (t.key.model, getattr(t.key, "budget", 0)) == ("60m", 2)]
+    assert twice.hours == max(of_each) > min(of_each)
+
+
 # --- GPUs and time limits --------------------------------------------------------------------------------------------
 
 

@@ -64,8 +64,8 @@ CPU_RATE: Mapping[str, float] = {"bf16": 2.5e10, "fp8": 1.5e10}
 #: Seconds of a job before its first step: interpreter, imports, model, data; on a GPU also compilation.
 START_UP_SECONDS: Mapping[str, float] = {"cpu": 8.0, "cuda": 90.0}
 
-#: Bytes a weight takes in its store, scales included: FP8 blocks of 256 and NVFP4 blocks of 16, each with a 1-byte scale
-#: (a power of two; e4m3). FP16 scales of FP8 blocks take another 1/256.
+#: Bytes a weight takes in its store, scales included: one byte for each FP8 block of 256 (a power of two; an FP16 scale
+#: takes two) and for each NVFP4 block of 16 (e4m3).
 STORED_BYTES: Mapping[str, float] = {
     "fp32": 4.0, "bf16": 2.0, "fp8": 1 + 1 / 256, "fp8e4m3": 1 + 1 / 256, "nvfp4": 0.5 + 1 / 16, "nvfp4s": 0.5 + 1 / 16,
 }  # fmt: skip

@@ -19,8 +19,9 @@ from mpadam.study.paths import StudyPaths
 
 @dataclass(frozen=True)
 class BudgetNeed:
-    """What the longest training of a model at a budget reads.
+    """What the longest training of a model at a budget does and reads.
 
+    hours: GPU-hours (core-hours on a CPU) of the dearest one, over regimes and optimizers.
     passes: over the text, None where its size is not known yet. shards, gigabytes: to download, of C4 alone.
     """
 
@@ -29,6 +30,8 @@ class BudgetNeed:
     steps: int
     sequences: int
     positions: int
+    flops: int
+    hours: float
     passes: float | None
     shards: int | None
     gigabytes: float | None
@@ -64,19 +67,21 @@ def read_manifest(config: StudyConfig, paths: StudyPaths) -> dict[str, Any] | No
 
 def budget_needs(model: CostModel, trainings: Iterable[Training], supplied: Supply) -> list[BudgetNeed]:
     """A line for each model and budget, in the configuration's order; tuning trials count as runs of their budget."""
-    longest: dict[tuple[str, int], Training] = {}
+    cells: dict[tuple[str, int], list[Training]] = {}
     for training in trainings:
         key = training.key
-        cell = (key.model, key.budget if isinstance(key, RunKey) else model.config.tuning.budget)
-        if cell not in longest or model.work(training).steps > model.work(longest[cell]).steps:
-            longest[cell] = training
+        budget = key.budget if isinstance(key, RunKey) else model.config.tuning.budget
+        cells.setdefault((key.model, budget), []).append(training)
     order = list(model.config.models)
-    cells = sorted(longest, key=lambda cell: (order.index(cell[0]), cell[1]))
-    return [_need(model, name, budget, longest[name, budget], supplied) for name, budget in cells]
+    return [
+        _need(model, name, budget, cells[name, budget], supplied)
+        for name, budget in sorted(cells, key=lambda cell: (order.index(cell[0]), cell[1]))
+    ]
 
 
-def _need(model: CostModel, name: str, budget: int, training: Training, supplied: Supply) -> BudgetNeed:
-    work, data = model.work(training), model.config.data
+def _need(model: CostModel, name: str, budget: int, trainings: Sequence[Training], supplied: Supply) -> BudgetNeed:
+    data = model.config.data
+    work = max(map(model.work, trainings), key=lambda work: work.steps)
     shards = supply.shards_needed(work.sequences, data) if supply.is_c4(data) else None
     return BudgetNeed(
         model=name,
@@ -84,6 +89,8 @@ def _need(model: CostModel, name: str, budget: int, training: Training, supplied
         steps=work.steps,
         sequences=work.sequences,
         positions=work.positions,
+        flops=work.flops(model.shape(name)),
+        hours=max(map(model.hours, trainings)),
         passes=work.sequences / supplied.sequences if supplied.sequences else None,
         shards=shards,
         gigabytes=None if shards is None else supply.gigabytes(shards).train,

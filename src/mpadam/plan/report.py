@@ -22,7 +22,10 @@ def to_text(plan: Plan) -> str:
             ("model", "regime", "parameters", "FLOPs/position", _devices(plan), "GB each", "s/step", "from"),
             [_cell(cell) for cell in plan.cells],
         ),
-        _table(_BUDGET_HEAD, [_budget(budget) for budget in plan.budgets]),
+        _table(
+            ("one run", "budget", "steps", "sequences", "positions", "FLOPs", _unit(plan), "passes", "C4 shards", "GB"),
+            [_budget(budget) for budget in plan.budgets],
+        ),
         "\n".join(_data(plan.data, plan.results_gigabytes)),
     ]
     if plan.notes:
@@ -77,9 +80,6 @@ def _cell(cell: CellCost) -> Row:
     )
 
 
-_BUDGET_HEAD = ("model", "budget", "steps", "sequences", "positions", "passes", "C4 shards", "GB")
-
-
 def _budget(need: BudgetNeed) -> Row:
     return (
         need.model,
@@ -87,6 +87,8 @@ def _budget(need: BudgetNeed) -> Row:
         f"{need.steps:,}",
         f"{need.sequences:,}",
         f"{need.positions:.2e}",
+        f"{need.flops:.2e}",
+        _number(need.hours),
         "" if need.passes is None else f"{need.passes:.3g}",
         "" if need.shards is None else f"{need.shards:,}",
         "" if need.gigabytes is None else _number(need.gigabytes),
@@ -121,4 +123,4 @@ def _aligned(column: Row) -> Row:
     return [text.ljust(width) if column[0] in _NAMES else text.rjust(width) for text in column]
 
 
-_NAMES = ("grid", "model", "regime", "from")
+_NAMES = ("grid", "model", "regime", "from", "one run")
