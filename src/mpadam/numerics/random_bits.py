@@ -53,7 +53,13 @@ def random_bits(
             f"random_bits: index of shape {tuple(index.shape)} with offset={offset}, shape={shape}, numel={numel}: "
             "an index is the flat index of every element, so leave offset at 0 and let the sizes agree"
         )
-    key_0, key_1 = (_key(start, (seed, tensor_id, step)) for start in _CHAINS)
+    words = [seed, tensor_id, step]
+    if torch.compiler.is_compiling():
+        # A symbolic number would go through the hash as one expression that doubles in each line.
+        words = [
+            torch.full((), w, dtype=torch.int64, device=index.device) if not isinstance(w, Tensor) else w for w in words
+        ]
+    key_0, key_1 = (_key(start, words) for start in _CHAINS)
     bits = (index & _WORD) ^ key_0
     _hash_in_place(bits)
     bits ^= ((index >> 32) * _INDEX_HIGH & _WORD) ^ key_1
