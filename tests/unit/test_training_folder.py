@@ -112,6 +112,16 @@ def test_progress_lines_say_step_loss_rates_and_speed(finished):
     assert [duration(s) for s in (0, 59.6, 3723)] == ["0:00", "1:00", "1:02:03"]
 
 
+def test_a_terminal_shows_one_line_that_moves(tmp_path, data, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    folder = make_run(tmp_path / "run", data, steps=6)
+    assert train(folder, stop=StopAfter(4)) == 75
+    shown = capsys.readouterr().err.split("\n")
+    assert len(shown[1].split("\r")) == 1 + 4
+    assert shown[1].split("\r")[-1].startswith("step 4/6  67% | loss ")
+    assert shown[2].startswith("stopped after step 4")
+
+
 def test_seed_streams_are_those_of_the_run(finished, data):
     run, folder = read_run_file(finished / "run.yaml"), RunFolder(finished)
     one = session.open_session(run, folder, session.open_data(run, folder))

@@ -55,16 +55,18 @@ def train(session: Session, stop: Stopper) -> Ended:
 
     Metrics are appended and checkpoints saved on the way; when it stops, the finished step is saved.
     """
+    line = ProgressLine(session.spec.training.steps, done=session.progress.step)
     with MetricsFile(session.folder.metrics, offset=session.progress.metrics_bytes) as metrics:
         try:
-            return _steps(session, stop, metrics)
+            return _steps(session, stop, metrics, line)
         finally:
+            line.close()
             session.progress.metrics_bytes = metrics.sync()
 
 
-def _steps(session: Session, stop: Stopper, metrics: MetricsFile) -> Ended:
+def _steps(session: Session, stop: Stopper, metrics: MetricsFile, line: ProgressLine) -> Ended:
     spec, progress = session.spec.training, session.progress
-    meter, line = Meter(progress), ProgressLine(spec.steps, done=progress.step)
+    meter = Meter(progress)
     for step in range(progress.step + 1, spec.steps + 1):
         meter.start()
         rates = set_rates(session, step)

@@ -12,6 +12,7 @@ from mpadam.training.checkpoint import Progress
 log = logging.getLogger(__name__)
 
 SECONDS_BETWEEN = 15.0
+ON_TERMINAL = {"on_terminal": True}  # marks log records that a terminal shows otherwise
 WARM_UP_STEPS = 5  # of each attempt: left out of the throughput, since they load, compile and allocate
 
 
@@ -57,17 +58,24 @@ class ProgressLine:
     def __init__(self, steps: int, *, done: int) -> None:
         self._steps, self._done = steps, done
         self._started = self._shown = time.monotonic()
-        self._terminal = sys.stderr.isatty()
+        self._terminal, self._open = sys.stderr.isatty(), False
 
     def show(self, record: Mapping[str, float]) -> None:
         """record: a line of metrics.jsonl."""
         now, step = time.monotonic(), int(record["step"])
         text = self._text(record, now)
         if self._terminal:
-            print(f"\r{text}\033[K", end="\n" if step == self._steps else "", file=sys.stderr, flush=True)
+            print(f"\r{text}\033[K", end="", file=sys.stderr, flush=True)
+            self._open = True
         if step in (self._done + 1, self._steps) or now - self._shown >= SECONDS_BETWEEN:
             self._shown = now
-            log.info(text)
+            log.info(text, extra=ON_TERMINAL)
+
+    def close(self) -> None:
+        """End the line on a terminal, so that what is said next begins a new one."""
+        if self._open:
+            print(file=sys.stderr, flush=True)
+            self._open = False
 
     def _text(self, record: Mapping[str, float], now: float) -> str:
         step = int(record["step"])

@@ -102,6 +102,8 @@ def _logging(path: Path) -> Iterator[None]:
     logger = logging.getLogger("mpadam")
     console, file = logging.StreamHandler(sys.stderr), logging.FileHandler(path, encoding="utf-8")
     console.setFormatter(logging.Formatter("%(message)s"))
+    if sys.stderr.isatty():
+        console.addFilter(lambda record: not hasattr(record, "on_terminal"))
     file.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S"))
     logger.setLevel(logging.INFO)
     logger.addHandler(console)
