@@ -184,7 +184,7 @@ _STATE_DTYPES = {"bfloat16": "bf16", "float32": "fp32"}
 
 def _schedules(given: Mapping[str, Value], steps: int) -> dict[str, Any]:
     additive = {
-        "kind": given.get("scheduler", "linear"),  # the FP8 program has no such flag, and the README says linear
+        "kind": given["scheduler"],
         "warmup": _share("warmup_steps", given, steps),
         "min_ratio": given["min_lr_ratio"],
     }

@@ -46,14 +46,15 @@ class State:
 def read_state(path: Path) -> State:
     """The state of the run folder at `path`; files that are missing, torn or of another run count as absent."""
     folder = RunFolder(path)
+    lock = _read_lock(folder.lock)  # first: a run that ends meanwhile lets go of it after its summary is there
     run_hash, steps = read_run(folder.run_file)
     summary = _of_run(folder.summary, run_hash)
     if summary is not None:
         return _ended(summary, steps)
     records = last_records(folder.metrics)
     progress = _progress(records, steps)
-    if folder.lock.exists():
-        return _locked(folder, progress, records, steps)
+    if lock is not None:
+        return _locked(lock, progress, eta_seconds(records, steps))
     failure = _of_run(folder.failure, run_hash)
     if failure is not None:
         return State("failed", **progress, note=_one_line(failure.get("error")))
@@ -93,18 +94,22 @@ def _ended(summary: Mapping[str, Any], steps: int | None) -> State:
     return State("diverged", step=summary.get("steps"), steps=steps, loss=_finite(summary.get("train_loss")), note=note)
 
 
-def _locked(
-    folder: RunFolder, progress: Mapping[str, Any], records: Sequence[Mapping[str, Any]], steps: int | None
-) -> State:
+def _read_lock(path: Path) -> tuple[dict[str, Any], bool] | None:
+    """Who holds the lock and whether that process lives; None where there is no lock."""
     try:
-        holder, held = read_json(folder.lock) or {}, is_held(folder.lock)
+        holder, held = read_json(path) or {}, is_held(path)
     except (OSError, KeyError, TypeError, ValueError):
-        holder, held = {}, False  # torn, or let go this moment
+        holder, held = {}, False  # torn
+    return (holder, held) if held or path.exists() else None
+
+
+def _locked(lock: tuple[Mapping[str, Any], bool], progress: Mapping[str, Any], eta: float | None) -> State:
+    holder, held = lock
     note = f"process {holder['pid']} on {holder.get('host')}" if "pid" in holder else "an unknown process"
     note += f", Slurm job {holder['job']}" if holder.get("job") else ""
     if not held:
         return State("stale", **progress, note=f"{note} is gone")
-    return State("running", **progress, eta_seconds=eta_seconds(records, steps), note=note)
+    return State("running", **progress, eta_seconds=eta, note=note)
 
 
 def _progress(records: Sequence[Mapping[str, Any]], steps: int | None) -> dict[str, Any]:
