@@ -77,8 +77,8 @@ def _round_nearest_(x: Tensor, grid: Grid) -> Tensor:
 
 def emulated_multiply(a: Tensor, b: Tensor, inverse_a: Tensor, inverse_b: Tensor, dtype: torch.dtype) -> Tensor:
     """(M, K) times (K, N) in the dtype of the operands; the scales enter before the one rounding of the result."""
-    out = a.new_empty(a.shape[0], b.shape[1])  # beta=0: not read
-    return torch.addmm(out, a, b, beta=0, alpha=inverse_a.item() * inverse_b.item()).to(dtype)
+    out = a.new_empty(a.shape[0], b.shape[1])  # beta=0: not read. Out of place, addmm would copy it first
+    return out.addmm_(a, b, beta=0, alpha=inverse_a.item() * inverse_b.item()).to(dtype)
 
 
 # --- native ----------------------------------------------------------------------------------------------------------
