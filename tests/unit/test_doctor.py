@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -72,6 +73,19 @@ class TestRegimes:
         assert stored["fp8-fp8"] == stored["fp8e4m3-fp8"] == ("storage only", round(1 + 1 / 256, 4))
         assert stored["nvfp4-fp8"][0] == stored["nvfp4s-bf16"][0] == "storage only"  # on Blackwell too
         assert stored["nvfp4-fp8"][1] == pytest.approx(0.5 + 1 / 16, abs=1e-3)
+
+
+class TestDocumentation:
+    def test_the_table_of_the_docs_is_what_the_code_says(self) -> None:
+        text = (Path(__file__).parents[2] / "docs" / "fp8.md").read_text()
+        lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `") and "-" in line]
+        table = {cells[0].strip("`"): cells[1:] for cells in lines if len(cells) == 6}
+        columns = [(BARE, "cpu"), (with_gpu((8, 0)), "cuda"), (with_gpu((8, 9)), "cuda")]
+        expected = {s.regime: [f"{s.bytes_per_parameter:.4f}", s.masters] for s in regime_support(BARE)}
+        for machine, device in columns:
+            for regime, status in products(machine, device).items():
+                expected[regime].append(status)
+        assert table == expected
 
 
 class TestRequire:

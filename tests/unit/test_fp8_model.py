@@ -11,6 +11,7 @@ from mpadam.model.build import build_model
 from mpadam.model.fp8.control import fp8_compute, fp8_enabled, fp8_state_dict, fp8_step, load_fp8_state_dict
 from mpadam.model.fp8.convert import PROJECTIONS, convert_to_fp8, projections
 from mpadam.model.fp8.linear import Fp8Linear
+from mpadam.model.fp8.products import PRODUCTS, Product
 from mpadam.model.loss import loss_sum, token_nll
 from mpadam.optim.groups import listing, parameter_groups
 from mpadam.optim.registry import build_optimizer
@@ -134,6 +135,15 @@ def test_scaled_tensors_of_a_layer() -> None:
         + [f"mlp.{r}_proj.{what}" for r in ("gate", "up", "down") for what in ("weight", "output")]
         + ["self_attn.qkv.input", "self_attn.o_proj.input", "mlp.gate_up.input", "mlp.down_proj.input"]
     )
+
+
+def test_a_common_input_is_cast_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two layers: 2 x 4 inputs, 2 x 7 weights, and 2 x 7 output gradients."""
+    product, formats = PRODUCTS["emulated"], []
+    counting = lambda *args: (formats.append(args[-1]), product.cast(*args))[1]  # noqa: E731
+    monkeypatch.setitem(PRODUCTS, "emulated", Product(counting, product.multiply))
+    Training().step(0)
+    assert (formats.count("e4m3"), formats.count("e5m2")) == (8 + 14, 14)
 
 
 @pytest.mark.parametrize(
