@@ -25,7 +25,7 @@ from mpadam.numerics import get_format
 from mpadam.numerics.base import Format
 from mpadam.optim.apollo import can_compress, projection_matrix
 from mpadam.optim.hyperparameters import hyperparameters_of
-from mpadam.optim.names import OptimizerName
+from mpadam.optim.names import OptimizerName, check_choices
 from mpadam.optim.rules import Constants, Rates, state_shapes
 from mpadam.optim.sharding import is_split, local, position_of, splits_rows
 from mpadam.optim.store import StorePlan, WeightStore
@@ -89,6 +89,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
 
     def _normalise(self, group: dict[str, Any]) -> None:
         """Check the options of a group; formats and dtypes become names, which any checkpoint can hold."""
+        check_choices(group)
         name = OptimizerName(self.rule, group.get("multiplicative_form"), group.get("second_moment", "full"))
         for key, hyperparameter in hyperparameters_of(name).items():
             hyperparameter.check(_number(_option(group, key)))

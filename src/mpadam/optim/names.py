@@ -36,6 +36,17 @@ RULES: Mapping[str, Mapping[str, str | None]] = MappingProxyType(
 SECOND_MOMENTS: Mapping[str, str] = MappingProxyType({"": "full", "apollo-e": "apollo_e"})
 WRITE_BACKS: Mapping[str, str] = MappingProxyType({"": "nearest", "sr": "stochastic", "kahan": "kahan"})
 
+#: option of an optimizer -> the words it may be
+CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "multiplicative_form": ("normalized_rho", "normalized_rho_tensor", "relative", "unnormalized_rho"),
+        "second_moment": tuple(SECOND_MOMENTS.values()),
+        "apollo_scope": ("projections", "all_2d"),
+        "write_back": tuple(WRITE_BACKS.values()),
+        "shadow": ("none", "refreshed", "persistent"),
+    }
+)
+
 #: `masters` of a regime (`fp8e4m3-bf16` has masters `fp8e4m3`) -> name of the weight format
 MASTERS: Mapping[str, str] = MappingProxyType(
     {
@@ -76,6 +87,17 @@ class OptimizerName:
 
 def _word(words: Mapping[str, str | None] | Mapping[str, str], value: str | None) -> str:
     return next(word for word, meaning in words.items() if meaning == value)
+
+
+def check_choices(options: Mapping[str, object]) -> None:
+    """ValueError with key, value and remedy for an option outside `CHOICES`, or two that exclude each other."""
+    for key, words in CHOICES.items():
+        if key in options and options[key] not in words:
+            raise ValueError(f"{key} = {options[key]!r}: give one of {', '.join(words)}")
+    if options.get("multiplicative_form") == "unnormalized_rho" and options.get("second_moment") == "apollo_e":
+        raise ValueError(
+            "second_moment = 'apollo_e' compresses v_e, which 'unnormalized_rho' does not have; use 'full'"
+        )
 
 
 def _is_defined(rule: str, form: str | None, second_moment: str) -> bool:

@@ -27,9 +27,8 @@ from torch import Tensor
 
 from mpadam.numerics import random_bits
 from mpadam.numerics.base import Encoded, Format, Rounding
+from mpadam.optim.names import check_choices
 
-WRITE_BACKS = ("nearest", "stochastic", "kahan")
-SHADOWS = ("none", "refreshed", "persistent")
 _CODE = "weight."  # prefix of the encoded tensors among the tensors of a store
 
 
@@ -44,10 +43,7 @@ class StorePlan:
     carry_dtype: torch.dtype = torch.bfloat16
 
     def __post_init__(self) -> None:
-        if self.write_back not in WRITE_BACKS:
-            raise ValueError(f"write_back = {self.write_back!r}: give one of {', '.join(WRITE_BACKS)}")
-        if self.shadow not in SHADOWS:
-            raise ValueError(f"shadow = {self.shadow!r}: give one of {', '.join(SHADOWS)}")
+        check_choices({"write_back": self.write_back, "shadow": self.shadow})
         if self.shadow != "none" and self.format.dtype is not None:
             raise ValueError(
                 f"shadow = {self.shadow!r} with weight_format = {self.format.name!r}: a shadow stands beside codes; "
