@@ -1,0 +1,50 @@
+"""`mpadam diagnose`: small measurements, each with its figures and tables."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+HELP = "make a diagnostic: matrix fitting, capabilities, survival grid, dataflow, overview"
+EXAMPLE = "mpadam diagnose matrix-fitting --options '{\"seeds\": 5}' --out results/smoke"
+
+#: kind -> what it makes, in figures and tables of the paper
+MAKES = {
+    "matrix-fitting": "Figures 3 and 5: fitting a matrix whose weights are stored in bf16",
+    "capabilities": "Table 1, measured: what updates cannot do, by optimizer, write-back and format",
+    "survival-grid": "Figure 1: which updates survive rounding, against |w|",
+    "dataflow": "Figures 7 to 9: dtypes and formats that an instrumented training step used",
+    "overview": "Figure 2: the two branches and the write-back, as a diagram",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
+    for kind, makes in MAKES.items():
+        subparser = kinds.add_parser(
+            kind,
+            help=makes,
+            description=makes,
+            epilog=f"example:\n  mpadam diagnose {kind} --out results/smoke",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        subparser.add_argument(
+            "--options",
+            default="{}",
+            metavar="JSON",
+            help="fields of mpadam.diagnostics.options to change; what is left out keeps its default",
+        )
+        subparser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="results/<study>")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write <out>/diagnostics/<kind>/ and the figures and tables made of it."""
+    from importlib import import_module
+
+    from mpadam.diagnostics.options import parse_options
+
+    options = parse_options(args.kind, args.options)
+    module = import_module(f"mpadam.diagnostics.{args.kind.replace('-', '_')}.produce")
+    module.produce(options, args.out)
+    print(f"{args.out}: {MAKES[args.kind]}")
+    return 0

@@ -1,0 +1,225 @@
+"""What the diagnostics do, as data: a frozen dataclass each, whose defaults are the paper's values or our reading.
+
+A study's configuration overrides single fields; rules hand over all of them as canonical JSON, so a diagnostic is made
+again when, and only when, a value changes. Nothing here imports torch.
+
+    >>> parse_options("matrix-fitting", '{"seeds": 3}').seeds
+    3
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar, Literal
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from mpadam.optim.names import MASTERS, parse_optimizer_name
+
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+Range = tuple[float, float]
+Dtype = Literal["bf16", "fp32"]
+
+
+def _require(holds: bool, options: Any, name: str, remedy: str) -> None:
+    if not holds:
+        raise ValueError(f"{name} = {getattr(options, name)!r}: {remedy}")
+
+
+@dataclass(frozen=True)
+class MatrixFitting:
+    """Figures 3 and 5: minimise |W - W*|^2 / 2 by full gradients, W stored in bf16, at constant rates without decay.
+
+    The paper gives neither sizes nor targets, so all of this is our reading. Magnitudes are log-uniform and signs
+    random, so that the error of a weight relative to its target, whose root mean square is reported, is defined for
+    all. Tasks: *sign errors* start at the target with `wrong_share` of the signs turned; *zero weights* at zero;
+    *small weights* at the target's sign with magnitudes in `small`; these three have targets in `ordinary`. *Large
+    weights* have targets in `large` and start at target * exp(N(0, large_error)).
+
+    size: W is size x size.  steps: updates.  seeds: matrices reported on.  tuning_seeds: others, which rates are
+    chosen on, by the mean of log(final error): per task for the single branches, over all tasks for the rest.
+    rates_adamw, rates_madam: tried for the single branches; rates_additive x rates_multiplicative for the others.
+    state_dtype: of the moments.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    size: int = 16
+    steps: int = 300
+    seeds: int = 5
+    tuning_seeds: int = 3
+    ordinary: Range = (0.25, 4.0)
+    small: Range = (2.5e-4, 4e-3)
+    large: Range = (16.0, 1024.0)
+    large_error: float = 0.25
+    wrong_share: float = 0.5
+    rates_adamw: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+    rates_madam: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
+    rates_additive: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
+    rates_multiplicative: tuple[float, ...] = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
+    state_dtype: Dtype = "bf16"
+
+    def __post_init__(self) -> None:
+        for name in ("size", "steps", "seeds", "tuning_seeds"):
+            _require(getattr(self, name) >= 1, self, name, "give at least 1")
+        for name in ("ordinary", "small", "large"):
+            low, high = getattr(self, name)
+            _require(0 < low <= high, self, name, "give two magnitudes above 0, the smaller first, e.g. [0.25, 4.0]")
+        _require(0 <= self.wrong_share <= 1, self, "wrong_share", "give a share between 0 and 1")
+        for name in ("rates_adamw", "rates_madam", "rates_additive", "rates_multiplicative"):
+            rates = getattr(self, name)
+            _require(bool(rates) and min(rates) > 0, self, name, "list at least one rate above 0")
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """A weight of the reference run and the update put before it, at the peak of the schedules, without decay.
+
+    lr: eta_a of M+Adam and of the twin; lr_mult: eta_m, and Madam's only rate: the reference command, 60m bf16.
+    lr_adamw: AdamW's own rate is not given; this is the usual one for GaLore's 60m model [our reading].
+    gradient: |g| where a rule depends on it (`unnormalized` only): the root mean square of a gradient of norm 1, the
+        clip norm, over 58 million parameters.
+    deviation: standard deviation of the neighbours that share a block's scale, as at initialisation.
+    """
+
+    lr: float = 8e-5
+    lr_mult: float = 4e-3
+    lr_adamw: float = 1e-3
+    gradient: float = 1.3e-4
+    deviation: float = 0.02
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "lr_mult", "lr_adamw", "gradient", "deviation"):
+            _require(getattr(self, name) > 0, self, name, "give a number above 0")
+
+
+_FORMS = ("m-plus-adam", "m-plus-adam-rho-tensor", "m-plus-adam-relative", "m-plus-adam-unnormalized")
+
+
+@dataclass(frozen=True)
+class Capabilities(_Reference):
+    """Table 1, measured: `optimizers` x `write_backs` x `formats` on the real weight store.
+
+    weight: magnitude of an ordinary weight: where a weight that must change its sign starts and, turned, should go,
+        and where zero and small weights should go.  small: where the small weight starts.
+    limit: updates after which "never" is said.
+    updates: equal updates, of which less than half arriving is "lost"; |w| in `magnitudes` is searched for where that
+        begins.  copies: weights over which a stochastic write-back is averaged.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    formats: tuple[str, ...] = ("bf16", "fp8_e4m3", "fp8_e5m2", "nvfp4", "nvfp4_sticky")
+    optimizers: tuple[str, ...] = ("adamw", "madam", *_FORMS, "additive-twin")
+    write_backs: tuple[str, ...] = ("nearest", "stochastic", "kahan")
+    weight: float = 0.02
+    small: float = 1e-4
+    limit: int = 128
+    updates: int = 16
+    copies: int = 2048
+    magnitudes: Range = (2.0**-20, 4.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("limit", "updates", "copies"):
+            _require(getattr(self, name) >= 1, self, name, "give at least 1")
+        low, high = self.magnitudes
+        _require(0 < low < high, self, "magnitudes", "give two magnitudes above 0, the smaller first")
+        _require(0 < self.small < self.weight, self, "small", f"give a magnitude below weight = {self.weight}")
+        for name in self.optimizers:
+            parse_optimizer_name(name)
+
+
+@dataclass(frozen=True)
+class SurvivalGrid(_Reference):
+    """Figure 1: updates of one step that change the stored weight, against |w|, rounding to nearest.
+
+    magnitudes: range of |w|.  bins: of |w|, equally wide on the logarithmic axis.  per_bin: random weights in each.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    formats: tuple[str, ...] = ("bf16", "fp8_e4m3", "fp8_e5m2", "nvfp4")
+    magnitudes: Range = (1e-6, 4.0)
+    bins: int = 96
+    per_bin: int = 32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        low, high = self.magnitudes
+        _require(0 < low < high, self, "magnitudes", "give two magnitudes above 0, the smaller first")
+        _require(self.bins >= 2 and self.per_bin >= 2, self, "bins", "give at least 2 bins and 2 weights in each")
+
+
+@dataclass(frozen=True)
+class Dataflow:
+    """Figures 7 to 9: one training step of a tiny LLaMA, instrumented.
+
+    figures: figure -> (masters, compute) of its regime.  gradient_dtype, state_dtype: as in `training`.
+    optimizer: composed name.  micro_batches: forward passes an update.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    figures: dict[str, tuple[str, str]] = field(
+        default_factory=lambda: {
+            "figure7": ("bf16", "bf16"),
+            "figure8": ("bf16", "fp8"),
+            "figure9": ("fp8", "fp8"),
+        }
+    )
+    optimizer: str = "m-plus-adam"
+    gradient_dtype: Dtype = "bf16"
+    state_dtype: Dtype = "bf16"
+    micro_batches: int = 1
+
+    def __post_init__(self) -> None:
+        parse_optimizer_name(self.optimizer)
+        _require(self.micro_batches >= 1, self, "micro_batches", "give at least 1")
+        for name, (masters, compute) in self.figures.items():
+            known = masters in MASTERS and compute in ("bf16", "fp8")
+            _require(known, self, "figures", f"{name}: give masters of {', '.join(MASTERS)} and compute bf16 or fp8")
+
+
+@dataclass(frozen=True)
+class Overview:
+    """Figure 2 shows the algorithm, not a setting of it: nothing to choose."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """The section `diagnostics` of a study's configuration; what is left out takes its default."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    matrix_fitting: MatrixFitting = MatrixFitting()
+    capabilities: Capabilities = Capabilities()
+    survival_grid: SurvivalGrid = SurvivalGrid()
+    dataflow: Dataflow = Dataflow()
+    overview: Overview = Overview()
+
+    def text(self, kind: str) -> str:
+        """All options of one diagnostic as canonical JSON, defaults too: the parameter of its rule."""
+        return json.dumps(asdict(getattr(self, kind.replace("-", "_"))), sort_keys=True, separators=(",", ":"))
+
+
+#: what `mpadam diagnose` can make
+KINDS: tuple[str, ...] = tuple(f.name.replace("_", "-") for f in fields(Diagnostics))
+
+
+def parse_options(kind: str, text: str) -> Any:
+    """The options of a diagnostic from JSON; fields left out take their defaults.
+
+    Raises ValueError with key, value and remedy for unknown fields and for values that make no sense.
+    """
+    cls = {f.name: type(getattr(Diagnostics(), f.name)) for f in fields(Diagnostics)}[kind.replace("-", "_")]
+    try:
+        return TypeAdapter(cls).validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        known = ", ".join(f.name for f in fields(cls)) or "none"
+        where = ".".join(map(str, first["loc"])) or "options"
+        raise ValueError(f"{kind}: {where} = {first['input']!r}: {first['msg']}; its options are {known}") from None
