@@ -60,15 +60,18 @@ def test_signatures_are_the_documented_ones() -> None:
         (lambda p: AdamW([p], lr=-1.0), "lr = -1.0"),
         (lambda p: AdamW([p], lr="1e-3"), "lr = '1e-3'"),
         (lambda p: AdamW([p], betas=(0.9, 1.0)), r"beta2 = 1.0: give a number in \[0, 1\)"),
+        (lambda p: AdamW([p], betas=0.9), r"betas = 0.9: give a pair"),
+        (lambda p: AdamW([p], betas=(0.9, 0.95, 0.99)), "give a pair"),
         (lambda p: AdamW([p], eps=0.0), "eps = 0.0"),
         (lambda p: AdamW([p], weight_decay=-0.1), "weight_decay = -0.1"),
         (lambda p: AdamW([{"params": [p], "weight_decay": math.nan}]), "weight_decay = nan"),
         (lambda p: AdamW([p], write_back="round"), "write_back = 'round': give one of nearest, stochastic, kahan"),
         (lambda p: AdamW([p], weight_format="fp9"), "fp9"),
-        (lambda p: AdamW([p], weight_format=8), "weight_format = 8"),
+        (lambda p: AdamW([p], weight_format=["bf16"]), r"weight_format = \['bf16'\]"),
         (lambda p: AdamW([p], state_dtype="fp16"), "state_dtype = 'fp16': give 'fp32', 'bf16' or None"),
         (lambda p: AdamW([p], state_dtype=torch.float16), "state_dtype = torch.float16"),
         (lambda p: AdamW([p], seed=-1), "seed = -1"),
+        (lambda p: AdamW([p], seed=2**63), r"below 2\*\*63"),
         (lambda p: AdamW([p], shadow="hidden", weight_format="fp8_e5m2"), "shadow = 'hidden'"),
         (lambda p: AdamW([p], shadow="refreshed"), "a shadow stands beside codes"),
         (lambda p: AdamW([p], shadow="persistent", weight_format="nvfp4", write_back="kahan"), "choose one of the two"),
@@ -124,7 +127,10 @@ def test_a_group_that_is_refused_leaves_no_trace() -> None:
     optimizer = AdamW([p])
     with pytest.raises(ValueError, match="lr = -1"):
         optimizer.add_param_group({"params": [q], "lr": -1})
+    with pytest.raises(ValueError, match="floating-point"):
+        optimizer.add_param_group({"params": [q, torch.zeros(2, dtype=torch.int64)], "weight_format": "nvfp4"})
     assert len(optimizer.param_groups) == 1
+    assert list(optimizer.state) == [p]
     optimizer.add_param_group({"params": [q], "lr": 1e-2, "weight_format": "fp8_e4m3"})
     assert optimizer.state[q]["id"] == 1
     train(optimizer, q)

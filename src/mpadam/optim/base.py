@@ -81,15 +81,18 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         group = self.param_groups[-1]
         try:
             self._normalise(group)
-            for p in group["params"]:
-                self._adopt(p, group)
+            plans = [self._plan(p, group) for p in group["params"]]
         except ValueError:
-            self.param_groups.remove(group)
+            self.param_groups.pop()
             raise
+        for p, plan in zip(group["params"], plans, strict=True):
+            self._adopt(p, plan, group)
 
     def _normalise(self, group: dict[str, Any]) -> None:
         """Check the options of a group; formats and dtypes become names, which any checkpoint can hold."""
         check_choices(group)
+        if not isinstance(group.get("betas", ()), (tuple, list)) or len(group.get("betas", (0, 0))) != 2:
+            raise ValueError(f"betas = {group['betas']!r}: give a pair such as (0.87, 0.98)")
         name = OptimizerName(self.rule, group.get("multiplicative_form"), group.get("second_moment", "full"))
         for key, hyperparameter in hyperparameters_of(name).items():
             hyperparameter.check(_number(_option(group, key)))
@@ -97,15 +100,15 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
             group["weight_format"] = self._register(group["weight_format"])
         for key in ("state_dtype", "carry_dtype", "shadow_dtype"):
             group[key] = _dtype_name(key, group[key])
-        if not isinstance(group["seed"], int) or group["seed"] < 0:
-            raise ValueError(f"seed = {group['seed']!r}: give a whole number from 0")
+        if not isinstance(group["seed"], int) or not 0 <= group["seed"] < 2**63:
+            raise ValueError(f"seed = {group['seed']!r}: give a whole number from 0, below 2**63")
         group.setdefault("base_lr", float(group["lr"]))
         if group.get("tie_lr_mult") and group["base_lr"] == 0.0:
             raise ValueError("tie_lr_mult = True with lr = 0: lr_mult follows lr / initial lr; give lr above 0")
 
     def _register(self, weight_format: str | Format) -> str:
-        if weight_format in self._formats:  # a name that an earlier group, or a format object, has brought
-            return str(weight_format)
+        if isinstance(weight_format, str) and weight_format in self._formats:  # perhaps the name of a format object
+            return weight_format
         fmt = get_format(weight_format) if isinstance(weight_format, str) else weight_format
         if not isinstance(fmt, Format):
             raise ValueError(f"weight_format = {weight_format!r}: give a name such as 'bf16' or a format object")
@@ -115,27 +118,21 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
 
     # -- parameters -----------------------------------------------------------------------------------------------
 
-    def _adopt(self, p: Tensor, group: dict[str, Any]) -> None:
+    def _adopt(self, p: Tensor, plan: Plan, group: dict[str, Any]) -> None:
         """Give a new parameter its store and its states (zeros)."""
         state = self.state[p]
         state.update(step=0, id=len(self._slots))
-        slot = self._slots[p] = self._slot(p, group)
         dtype = DTYPES[group["state_dtype"] or _name_of(p.dtype)]
-        for name, shape in self._moment_shapes(slot.plan, p).items():
+        for name, shape in state_shapes(plan.rule, local(p).shape, plan.constants).items():
             state[name] = torch.zeros(shape, dtype=dtype, device=local(p).device)
-        slot.store.initialise()
+        self._slots[p] = self._slot(p, plan, group)
+        self._slots[p].store.initialise()
 
-    def _slot(self, p: Tensor, group: dict[str, Any]) -> _Slot:
-        plan = self._plan(p, group)
-        store = WeightStore(
-            plan.store,
-            local(p),
-            self.state[p],
-            seed=group["seed"],
-            tensor_id=self.state[p]["id"],
-            position=position_of(p),
-        )
-        return _Slot(plan, store, tuple(self._moment_shapes(plan, p)))
+    def _slot(self, p: Tensor, plan: Plan, group: dict[str, Any]) -> _Slot:
+        state = self.state[p]
+        key = {"seed": group["seed"], "tensor_id": state["id"], "position": position_of(p)}
+        store = WeightStore(plan.store, local(p), state, **key)
+        return _Slot(plan, store, tuple(state_shapes(plan.rule, local(p).shape, plan.constants)))
 
     def _plan(self, p: Tensor, group: dict[str, Any]) -> Plan:
         if not p.is_floating_point():
@@ -159,10 +156,6 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         return (
             group.get("second_moment") == "apollo_e" and wanted and can_compress(local(p).shape, group["apollo_rank"])
         )
-
-    @staticmethod
-    def _moment_shapes(plan: Plan, p: Tensor) -> dict[str, torch.Size]:
-        return state_shapes(plan.rule, local(p).shape, plan.constants)
 
     def store_of(self, p: Tensor) -> WeightStore:
         """The weight store of a parameter: `read()` gives the stored weight in float32."""
@@ -255,7 +248,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             for p in group["params"]:
                 self.state[p] = {key: _unbox(value, local(p).device) for key, value in self.state[p].items()}
-                self._slots[p] = self._slot(p, group)
+                self._slots[p] = self._slot(p, self._plan(p, group), group)
                 self._slots[p].store.refresh_copy()
 
 

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from mpadam.numerics.base import Format
+
 #: roles in the order of their groups; rounding bits follow this order, so it is part of the numbers
 ROLES = ("projection", "embedding", "head", "other", "norm")
 
@@ -66,7 +68,7 @@ def _output_layer(model: nn.Module) -> nn.Module | None:
 def parameter_groups(
     model: nn.Module,
     *,
-    weight_format: str = "bf16",
+    weight_format: str | Format = "bf16",
     other_format: str | None = None,
     weight_decay: float | None = None,
     weight_decay_mult: float | None = None,

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from mpadam.numerics.base import Format
 from mpadam.optim.base import LowPrecisionOptimizer
 from mpadam.optim.groups import parameter_groups
 from mpadam.optim.hyperparameters import check_hyperparameters
@@ -25,7 +26,7 @@ def build_optimizer(
     name: str | OptimizerName,
     hyperparameters: Mapping[str, Any],
     *,
-    masters: str,
+    masters: str | Format,
     state_dtype: str | None = None,
     carry_dtype: str | None = None,
     shadow: str = "none",
@@ -38,14 +39,14 @@ def build_optimizer(
     """The optimizer `name` of a study over the parameter groups of a model.
 
     hyperparameters: those of `mpadam.optim.hyperparameters`; what is not given takes its default.
-    masters: of a regime ("fp32" "bf16" "fp8" "fp8e4m3" "nvfp4" "nvfp4s"), or the name of a weight format.
+    masters: of a regime ("fp32" "bf16" "fp8" "fp8e4m3" "nvfp4" "nvfp4s"), or a weight format, by name or as an object.
     Raises ValueError with key, value and remedy for an unknown name, key or value.
     """
     parsed = parse_optimizer_name(name) if isinstance(name, str) else name
     values = check_hyperparameters(parsed, hyperparameters)
     groups = model_or_groups
     if isinstance(groups, nn.Module):
-        weight_format = weight_format_of(masters)
+        weight_format = weight_format_of(masters) if isinstance(masters, str) else masters
         groups = parameter_groups(groups, weight_format=weight_format, embedding_decay=embedding_decay)
     # A shadow stands beside codes, and only projections are stored as codes.
     groups = [{"shadow": shadow, **group} if group.get("role") == "projection" else group for group in groups]

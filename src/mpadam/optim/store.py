@@ -148,8 +148,8 @@ class WeightStore:
         return own | ({_CODE + "codes": self.param.detach()} if self.is_weight else {})
 
     def read(self) -> Tensor:
-        """The stored weight, float32, shape of the parameter."""
-        return read_weight(self.plan, self.tensors, self.param.shape)
+        """The stored weight, float32, shape of the parameter, in memory of its own."""
+        return read_weight(self.plan, self.tensors, self.param.shape).clone()
 
     @torch.no_grad()
     def write(self, w32: Tensor, delta: Tensor, t: int) -> None:
