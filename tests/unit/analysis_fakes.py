@@ -23,7 +23,7 @@ from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey, run_keys, selection_key, trial_values, tuning_keys
 from mpadam.study.load import parse_study
 from mpadam.study.paths import StudyPaths
-from mpadam.study.spec import resolve, run_request, tuning_identity, write_run_file
+from mpadam.study.spec import Auto, resolve, run_request, tuning_identity, write_run_file
 from mpadam.study.tuning import select
 
 MANIFEST = {
@@ -143,7 +143,7 @@ def perplexity(run: RunKey) -> float:
 def _write_run(study: FakeStudy, run: RunKey, selected: dict[str, float]) -> None:
     folder = study.paths.run(run)
     request = run_request(study.config, run)
-    run_file = resolve(request, manifest=MANIFEST, selected=selected, data="../data", compiler=False)
+    run_file = resolve(request, manifest=MANIFEST, selected=selected, data="../data", auto=Auto(compile=False))
     write_run_file(folder / "run.yaml", run_file)
     metrics = "".join(json.dumps({"step": step, "loss": 6.0 - step / 100}) + "\n" for step in range(10, 51, 10))
     (folder / "metrics.jsonl").write_text(metrics)

@@ -10,7 +10,7 @@ import pytest
 from mpadam.status.state import State, eta_seconds, read_run, read_state
 from mpadam.study.grid import RunKey
 from mpadam.study.load import load_study
-from mpadam.study.spec import resolve, run_request, write_run_file
+from mpadam.study.spec import Auto, resolve, run_request, write_run_file
 from mpadam.training.folder import RunFolder
 from mpadam.training.lock import STALE_SECONDS, RunLock
 
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> RunFolder:
     config = load_study([ROOT / "config.yaml", ROOT / "studies/smoke.yaml"])
     request = run_request(config, RunKey("200k", 2, "bf16-bf16", "m-plus-adam", 1))
     rates = {"lr": 1e-3, "lr_mult": 3e-3}
-    write_run_file(tmp_path / "run.yaml", resolve(request, manifest=MANIFEST, selected=rates, data="d", compiler=False))
+    write_run_file(tmp_path / "run.yaml", resolve(request, manifest=MANIFEST, selected=rates, data="d", auto=Auto(compile=False)))
     return RunFolder(tmp_path)
 
 

@@ -10,6 +10,7 @@ from mpadam.study.grid import RunKey, TuningKey, run_keys, selection_key, trial_
 from mpadam.study.load import ConfigError, load_study, merge, parse_study, read_yaml
 from mpadam.study.paths import StudyPaths
 from mpadam.study.spec import (
+    Auto,
     differing_fields,
     read_run_file,
     resolve,
@@ -32,7 +33,7 @@ def smoke(**changes: object):
 
 
 def spec_of(config, key=KEY, *, manifest=MANIFEST, selected=TUNED):
-    return resolve(run_request(config, key), manifest=manifest, selected=selected, data="../data", compiler=True).spec
+    return resolve(run_request(config, key), manifest=manifest, selected=selected, data="../data", auto=Auto(compile=True)).spec
 
 
 # --- grids -----------------------------------------------------------------------------------------------------------
@@ -122,7 +123,7 @@ def test_selected_values_complete_the_fixed_ones_and_change_the_hash() -> None:
 def test_trials_use_their_own_seed_and_half_and_length() -> None:
     config = smoke()
     request = trial_request(config, TuningKey("200k", "bf16-bf16", "adamw"), 2)
-    spec = resolve(request, manifest=MANIFEST, selected={}, data="d", compiler=True).spec
+    spec = resolve(request, manifest=MANIFEST, selected={}, data="d", auto=Auto(compile=True)).spec
     assert spec.seed == 1000
     assert spec.data.validation_half == "selection"
     assert spec_of(config).data.validation_half == "report"
@@ -133,7 +134,7 @@ def test_trials_use_their_own_seed_and_half_and_length() -> None:
 def test_auto_compile_is_resolved_when_the_run_is_written() -> None:
     request = run_request(smoke(training={"compile": "auto"}), KEY)
     for compiler in (True, False):
-        spec = resolve(request, manifest=MANIFEST, selected=TUNED, data="d", compiler=compiler).spec
+        spec = resolve(request, manifest=MANIFEST, selected=TUNED, data="d", auto=Auto(compile=compiler)).spec
         assert spec.training.compile is compiler
 
 
@@ -143,7 +144,7 @@ def test_a_budget_beyond_the_data_is_refused_with_the_numbers() -> None:
 
 
 def test_a_run_file_survives_the_disk_and_refuses_an_edit(tmp_path) -> None:
-    run = resolve(run_request(smoke(), KEY), manifest=MANIFEST, selected=TUNED, data="../data", compiler=False)
+    run = resolve(run_request(smoke(), KEY), manifest=MANIFEST, selected=TUNED, data="../data", auto=Auto(compile=False))
     path = tmp_path / "a" / "run.yaml"
     write_run_file(path, run)
     assert read_run_file(path) == run

@@ -80,6 +80,7 @@ def run_spec(data: TokenData, **changes: Any) -> RunSpec:
         "heads": 2,
         "vocab_size": data.vocab_size,
         "attention": "eager",
+        "liger": False,
         "sequences": "pack",
         "validation_tokens": 2000,
         "validation_half": "report",
@@ -101,6 +102,8 @@ def run_spec(data: TokenData, **changes: Any) -> RunSpec:
         "device": "cpu",
         "threads": 1,
         "compile": False,
+        "fp8_backend": "emulated" if changes.get("compute") == "fp8" else None,
+        "check_nonfinite_every": 1,
         **changes,
     }
     if "adamw" in fields["name"]:
@@ -120,10 +123,10 @@ def run_spec(data: TokenData, **changes: Any) -> RunSpec:
         seed=fields.pop("seed"),
         model=ModelSpec(
             sequence_length=LENGTH,
-            **pick("hidden_size", "intermediate_size", "layers", "heads", "vocab_size", "attention"),
+            **pick("hidden_size", "intermediate_size", "layers", "heads", "vocab_size", "attention", "liger"),
         ),
         data=DataSpec(**data_fields, **pick("sequences", "validation_tokens", "validation_half")),
-        regime=RegimeConfig(**pick("masters", "compute")),
+        regime=RegimeConfig(**pick(*(name for name in RegimeConfig.model_fields if name in fields))),
         optimizer=OptimizerSpec(**pick("name", "values", "state_dtype")),
         training=TrainingSpec(**fields),
     )

@@ -26,7 +26,7 @@ from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey, TuningKey, run_keys, selection_key, tuning_keys
 from mpadam.study.load import ConfigError
 from mpadam.study.paths import StudyPaths
-from mpadam.study.spec import resolve, run_request
+from mpadam.study.spec import Auto, resolve, run_request
 from mpadam.training.folder import RunFolder, read_json, sha256
 
 STATUSES = ("completed", "diverged", "missing", "refused")
@@ -131,7 +131,7 @@ def _run_row(
         summary = _checked_summary(folder, key, config)
         if manifest is not None:
             tuning = tunings[selection_key(config, key)]
-            _check_current(summary["hash"], config, key, manifest=manifest, tuning=tuning)
+            _check_current(summary, config, key, manifest=manifest, tuning=tuning)
         return row | _results(summary)
     except (RefusedError, ConfigError) as error:
         return row | {"status": "refused", "problem": str(error)}
@@ -173,17 +173,21 @@ def _recorded_hash(path: Path) -> str | None:
     return found and found[1]
 
 
-def _check_current(hash_: str, config: StudyConfig, key: RunKey, *, manifest: dict[str, Any], tuning: Tuning) -> None:
+def _check_current(
+    summary: dict[str, Any], config: StudyConfig, key: RunKey, *, manifest: dict[str, Any], tuning: Tuning
+) -> None:
     """Refuse a run whose run.yaml the configuration, the data and the selected rates of today would not write."""
     if tuning.status in ("missing", "refused"):
         raise RefusedError(f"summary.json: the rates it was given are unknown: {tuning.problem}")
-    compile_ = config.training.compile
-    request, selected = run_request(config, key), dict(tuning.selected)
-    expected = {
-        resolve(request, manifest=manifest, selected=selected, data="", compiler=compiler).spec.hash
-        for compiler in ((True, False) if compile_ == "auto" else (compile_,))
-    }
-    if hash_ not in expected:
+    recorded = (summary.get("spec") or {}).get("training", {})
+    expected = resolve(
+        run_request(config, key),
+        manifest=manifest,
+        selected=dict(tuning.selected),
+        data="",
+        auto=Auto(compile=recorded.get("compile", False), fp8_backend=recorded.get("fp8_backend")),
+    )
+    if summary["hash"] != expected.spec.hash:
         raise RefusedError(
             "summary.json: stale: the configuration, the data or the selected rates have changed since; run the "
             "workflow again"

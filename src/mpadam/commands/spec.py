@@ -25,17 +25,18 @@ def run(args: argparse.Namespace) -> int:
     import os
 
     from mpadam.study.load import read_yaml
-    from mpadam.study.spec import compiler_available, resolve, write_run_file
+    from mpadam.study.spec import auto_here, resolve, write_run_file
 
     selected: dict[str, float] = {}
     for path in args.selected:
         selected.update(read_yaml(path)["values"])
+    request = json.loads(args.request)
     run_file = resolve(
-        json.loads(args.request),
+        request,
         manifest=json.loads(args.manifest.read_text()),
         selected=selected,
         data=os.path.relpath(args.manifest.parent, args.out.parent),
-        compiler=compiler_available(),
+        auto=auto_here(request),
     )
     write_run_file(args.out, run_file)
     print(f"{args.out}: {run_file.spec.hash}")

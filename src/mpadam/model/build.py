@@ -16,7 +16,7 @@ from mpadam.study.spec import ModelSpec
 from mpadam.training.streams import stream_seed
 
 INITIAL_STD = 0.02
-COMPUTE_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+COMPUTE_DTYPES = {"bf16": torch.bfloat16, "fp8": torch.bfloat16, "fp32": torch.float32}
 
 
 def llama_config(spec: ModelSpec) -> LlamaConfig:

@@ -9,7 +9,7 @@ from typing import Any
 
 from mpadam.reference.study import run_of, study_of
 from mpadam.study.load import merge
-from mpadam.study.spec import RunFile, compiler_available, resolve, run_request
+from mpadam.study.spec import RunFile, auto_here, resolve, run_request
 from mpadam.training.folder import read_json
 
 
@@ -24,12 +24,13 @@ def run_file(content: Mapping[str, Any], *, data: Path, run_dir: Path) -> RunFil
     settings = manifest["request"]["sequences"]
     _check_cut(content["data"], settings, data)
     config = study_of(merge(content, {"data": settings}))
+    request = run_request(config, run_of(config))
     return resolve(
-        run_request(config, run_of(config)),
+        request,
         manifest=manifest,
         selected={},
         data=os.path.relpath(data, run_dir),
-        compiler=compiler_available(),
+        auto=auto_here(request),
     )
 
 

@@ -87,6 +87,7 @@ class ModelConfig(Section):
     intermediate_size: PositiveInt
     layers: PositiveInt
     heads: PositiveInt
+    micro_batch_size: PositiveInt | None = Field(None, description="for this model, in place of training's")
     steps_1x: PositiveInt | None = None
     tokens_per_parameter: Annotated[float, Field(gt=0)] | None = Field(
         None, description="positions a parameter at budget 1 (20 is Chinchilla's rule)"
@@ -116,8 +117,28 @@ class ModelConfig(Section):
 class RegimeConfig(Section):
     """Precision: how weights are stored between steps (masters) and what multiplies them (compute)."""
 
-    masters: Literal["fp32", "bf16"]
-    compute: Literal["bf16"]
+    masters: Literal["fp32", "bf16", "fp8", "fp8e4m3", "nvfp4", "nvfp4s"] = Field(
+        description="fp8 is e5m2; nvfp4s is nvfp4 with a sticky power of two as tensor scale"
+    )
+    compute: Literal["bf16", "fp8"] = Field(description="inputs of the products of attention and MLP projections")
+    block_size: PositiveInt = Field(256, description="weights that share a scale, along rows (fp8 masters)")
+    power_of_two_scale: bool = Field(True, description="false: FP16 scales (fp8 masters)")
+    shadow: Literal["none", "refreshed", "persistent"] = Field(
+        "none", description="optimizer-side copy of weights kept as codes; persistent is a hidden master"
+    )
+    shadow_dtype: Literal["bf16", "fp32"] = "bf16"
+    amax_history: PositiveInt = Field(16, description="steps whose largest magnitude decides a scale (fp8 compute)")
+    margin: Annotated[int, Field(ge=0, le=8)] = Field(0, description="binades left free above it (fp8 compute)")
+    fp8_eval: bool = Field(False, description="evaluate with FP8 products too, not in bf16 (fp8 compute)")
+
+    @model_validator(mode="after")
+    def _shadow_beside_codes(self) -> RegimeConfig:
+        if self.shadow != "none" and self.masters in ("fp32", "bf16"):
+            raise ValueError(
+                f"shadow {self.shadow!r} stands beside weights kept as codes, not beside {self.masters} masters; "
+                "write  shadow: none"
+            )
+        return self
 
 
 class OptimizerConfig(Section):
@@ -169,18 +190,16 @@ class TrainingConfig(Section):
     compile: Annotated[Literal["auto", True, False], PlainWords] = Field(
         "auto", description="torch.compile of the optimizer step"
     )
-    attention: Literal["sdpa", "eager"] = "sdpa"
+    attention: Literal["sdpa", "flash_attention_2", "eager"] = "sdpa"
+    liger: bool = Field(False, description="Liger kernels for norms, rotary embedding and MLP (CUDA)")
+    fp8_backend: Literal["auto", "transformer_engine", "native", "emulated"] = Field(
+        "auto", description="engine of FP8 products; auto needs the run's GPU in sight when run.yaml is written"
+    )
+    check_nonfinite_every: PositiveInt = Field(
+        1, description="steps between looks at whether loss and gradients are finite"
+    )
     log_every: PositiveInt = 10
     checkpoint_every: PositiveInt = 1000
-
-    @model_validator(mode="after")
-    def _whole_micro_batches(self) -> TrainingConfig:
-        if self.global_batch_size % self.micro_batch_size:
-            raise ValueError(
-                f"global_batch_size {self.global_batch_size} is not a multiple of "
-                f"micro_batch_size {self.micro_batch_size}"
-            )
-        return self
 
 
 class EvaluationConfig(Section):
@@ -236,6 +255,10 @@ class StudyConfig(Section):
     wandb: WandbConfig = WandbConfig()
     grids: Annotated[list[GridConfig], Field(min_length=1)]
 
+    def micro_batch_size(self, model: str) -> int:
+        """Sequences a forward pass of this model on one device."""
+        return self.models[model].micro_batch_size or self.training.micro_batch_size
+
     def searched(self, entry: str) -> dict[str, list[float]]:
         """What the tuning of an entry tries: nothing where all rates are fixed."""
         return self.optimizers[entry].search if self.tuning.mode == "search" else {}
@@ -266,6 +289,16 @@ class StudyConfig(Section):
                 f"tuning.seed {self.tuning.seed} is also in seeds: selection and report must not share a seed; "
                 f"write e.g.  seed: {max(self.seeds) + 1000}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _whole_micro_batches(self) -> StudyConfig:
+        for model in self.models:
+            if self.training.global_batch_size % self.micro_batch_size(model):
+                raise ValueError(
+                    f"training.global_batch_size {self.training.global_batch_size} is not a multiple of "
+                    f"micro_batch_size {self.micro_batch_size(model)} of model {model}"
+                )
         return self
 
     @model_validator(mode="after")

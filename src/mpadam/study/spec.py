@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from dataclasses import dataclass
+from importlib import util
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,6 +19,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from mpadam.atomic import write_text
+from mpadam.model.fp8.backend import resolve_backend
 from mpadam.study.config import ModelConfig, RegimeConfig, ScheduleConfig, Section, StudyConfig
 from mpadam.study.grid import RunKey, TuningKey, selection_key, trial_values
 from mpadam.study.load import ConfigError, read_yaml
@@ -46,7 +49,8 @@ class ModelSpec(Section):
     heads: int
     vocab_size: int
     sequence_length: int
-    attention: Literal["sdpa", "eager"]
+    attention: Literal["sdpa", "flash_attention_2", "eager"]
+    liger: bool
 
 
 class DataSpec(Section):
@@ -93,6 +97,8 @@ class TrainingSpec(Section):
     device: Literal["cpu", "cuda"]
     threads: int
     compile: bool
+    fp8_backend: Literal["transformer_engine", "native", "emulated"] | None
+    check_nonfinite_every: int
 
 
 class RunSpec(Section):
@@ -174,15 +180,46 @@ def _request(config: StudyConfig, labels: Labels, *, half: Half, fraction: float
 # --- with what earlier rules found out -------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Auto:
+    """What "auto" means where the run is to compute.
+
+    compile: whether a compiler is there. fp8_backend: of FP8 products, None if the study has none.
+    """
+
+    compile: bool
+    fp8_backend: str | None = None
+
+
+def auto_here(request: dict[str, Any]) -> Auto:
+    """What "auto" means on this machine; looks at its GPU only where that decides.
+
+    Raises ValueError where it cannot be decided here: an FP8 backend for CUDA, and no GPU in sight.
+    """
+    training, backend = request["training"], None
+    if request["regime"]["compute"] == "fp8" and training["fp8_backend"] == "auto":
+        engine = util.find_spec("transformer_engine") is not None
+        capability = gpu_capability() if training["device"] == "cuda" else None
+        backend = resolve_backend("auto", device=training["device"], capability=capability, transformer_engine=engine)
+    return Auto(compile=compiler_available(), fp8_backend=backend)
+
+
+def gpu_capability() -> tuple[int, int] | None:
+    """Compute capability of this machine's GPU, None where there is none."""
+    import torch
+
+    return torch.cuda.get_device_capability() if torch.cuda.is_available() else None
+
+
 def resolve(
-    request: dict[str, Any], *, manifest: dict[str, Any], selected: dict[str, float], data: str, compiler: bool
+    request: dict[str, Any], *, manifest: dict[str, Any], selected: dict[str, float], data: str, auto: Auto
 ) -> RunFile:
     """The run file of a request.
 
     manifest: of the data (`fingerprint`, `tokenizer_fingerprint`, `vocab_size`, `train_sequences`).
     selected: hyper-parameters found by tuning; they complete `values`.
     data: folder with the token files, relative to the run's folder.
-    compiler: whether this machine can compile (what `compile: auto` means).
+    auto: what "auto" means where the run is to compute.
     Raises ConfigError when the data cannot supply the run.
     """
     training, data_config, model = request["training"], request["data"], ModelConfig(**request["model"])
@@ -201,6 +238,7 @@ def resolve(
             vocab_size=vocab_size,
             sequence_length=length,
             attention=training["attention"],
+            liger=training["liger"],
         ),
         data=DataSpec(
             fingerprint=manifest["fingerprint"],
@@ -220,17 +258,19 @@ def resolve(
             schedule_mult=_branch(schedule_mult, steps),
             evaluate_every=request["evaluation"]["every"],
             evaluation_batch_size=request["evaluation"]["batch_size"],
-            compile=compiler if training["compile"] == "auto" else training["compile"],
+            compile=auto.compile if training["compile"] == "auto" else training["compile"],
+            fp8_backend=_fp8_backend(training, regime, auto),
+            micro_batch_size=model.micro_batch_size or training["micro_batch_size"],
             **{
                 field: training[field]
                 for field in (
                     "global_batch_size",
-                    "micro_batch_size",
                     "clip_norm",
                     "gradient_dtype",
                     "log_every",
                     "device",
                     "threads",
+                    "check_nonfinite_every",
                 )
             },
         ),
@@ -241,6 +281,16 @@ def resolve(
         checkpoint_every=training["checkpoint_every"],
         wandb=request["wandb"],
         spec=spec,
+    )
+
+
+def _fp8_backend(training: dict[str, Any], regime: RegimeConfig, auto: Auto) -> str | None:
+    if regime.compute != "fp8":
+        return None
+    if training["fp8_backend"] == "auto":
+        return auto.fp8_backend
+    return resolve_backend(
+        training["fp8_backend"], device=training["device"], capability=None, transformer_engine=False
     )
 
 

@@ -72,8 +72,8 @@ class Workflow:
         keeps: three float32 arrays of logits and about 40 values a position, layer and hidden unit.
         """
         vocab_size = self.config.tokenizer.vocab_size or 32_000
-        shape, training = self.config.models[model], self.config.training
-        positions = training.micro_batch_size * self.config.data.sequence_length
+        shape = self.config.models[model]
+        positions = self.config.micro_batch_size(model) * self.config.data.sequence_length
         activations = positions * (12 * vocab_size + 160 * shape.layers * shape.hidden_size)
         return 1000 + round((24 * shape.parameters(vocab_size) + activations) / 1e6)
 

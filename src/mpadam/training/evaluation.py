@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mpadam.data import Batch
+from mpadam.model.fp8.control import fp8_enabled
 from mpadam.model.loss import token_nll
 
 if TYPE_CHECKING:
@@ -30,18 +31,20 @@ class Validation:
 
 
 @torch.no_grad()
-def evaluate(model: LlamaForCausalLM, batches: Iterable[Batch]) -> Validation:
+def evaluate(model: LlamaForCausalLM, batches: Iterable[Batch], *, fp8: bool = False) -> Validation:
     """Mean negative log-likelihood of all target tokens: each from float32 logits, summed in float64.
 
+    fp8: let FP8 layers compute in FP8, with the scales as they are; otherwise they compute in bf16.
     Raises ValueError if the batches hold no target token.
     """
     device = model.lm_head.weight.device
     total, tokens = torch.zeros((), dtype=torch.float64, device=device), 0
     model.eval()
-    for batch in batches:
-        input_ids, labels = to_tensors(batch, device)
-        total += token_nll(model, input_ids, labels).sum(dtype=torch.float64)
-        tokens += batch.target_tokens
+    with fp8_enabled(model, fp8):
+        for batch in batches:
+            input_ids, labels = to_tensors(batch, device)
+            total += token_nll(model, input_ids, labels).sum(dtype=torch.float64)
+            tokens += batch.target_tokens
     model.train()
     if tokens == 0:
         raise ValueError("the validation set has no target tokens: give data.validation_tokens above 0, and text")

@@ -55,6 +55,11 @@ class RunFolder:
         return self.path / "loss.svg"
 
     @property
+    def weights(self) -> Path:
+        """How each parameter is stored."""
+        return self.path / "weights.csv"
+
+    @property
     def failure(self) -> Path:
         return self.path / "failure.json"
 

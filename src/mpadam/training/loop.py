@@ -13,7 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mpadam.model.fp8.control import fp8_step
 from mpadam.model.loss import loss_sum
+from mpadam.study.spec import TrainingSpec
 from mpadam.training import checkpoint as checkpoints
 from mpadam.training.evaluation import evaluate, to_tensors
 from mpadam.training.gradients import clip_, global_norm, round_to_bf16_
@@ -32,6 +34,7 @@ class Gradients:
     tensors: list[Tensor]
     positions: int
     target_tokens: int
+    flushed_share: float | None = None  # of the gradients of FP8 layers, on logged steps
 
     @property
     def fault(self) -> str | None:
@@ -77,7 +80,7 @@ def _steps(session: Session, stop: Stopper, metrics: MetricsFile, line: Progress
         _advance(session, step, gradients)
         meter.stop(gradients.target_tokens)
         last = step == spec.steps
-        if last or step == 1 or step % spec.log_every == 0:
+        if is_logged(spec, step):
             record = _record(session, gradients, rates, meter.tokens_per_s())
             metrics.append(record)
             line.show(record)
@@ -93,6 +96,11 @@ def _steps(session: Session, stop: Stopper, metrics: MetricsFile, line: Progress
         if reason:
             return Ended("stopped", step, reason)
     return Ended("completed", spec.steps)
+
+
+def is_logged(spec: TrainingSpec, step: int) -> bool:
+    """Whether update `step` gets a line in metrics.jsonl."""
+    return step in (1, spec.steps) or step % spec.log_every == 0
 
 
 def set_rates(session: Session, step: int) -> dict[str, float]:
@@ -111,14 +119,15 @@ def backward(session: Session, step: int) -> Gradients:
     scale = 1.0 / max(1, batch.target_tokens)
     session.optimizer.zero_grad(set_to_none=True)
     total = torch.zeros((), dtype=torch.float64, device=device)
-    for start in range(0, len(input_ids), spec.micro_batch_size):
-        rows = slice(start, start + spec.micro_batch_size)
-        loss, nll = loss_sum(session.model, input_ids[rows], labels[rows], scale=scale)
-        loss.backward()
-        total += nll
+    with fp8_step(session.model, count_flushed=is_logged(spec, step)) as flushed:
+        for start in range(0, len(input_ids), spec.micro_batch_size):
+            rows = slice(start, start + spec.micro_batch_size)
+            loss, nll = loss_sum(session.model, input_ids[rows], labels[rows], scale=scale)
+            loss.backward()
+            total += nll
     tensors = [p.grad for p in session.model.parameters() if p.grad is not None]
     loss_value, norm = torch.stack([total * scale, global_norm(tensors).double()]).tolist()
-    return Gradients(loss_value, norm, tensors, input_ids.numel(), batch.target_tokens)
+    return Gradients(loss_value, norm, tensors, input_ids.numel(), batch.target_tokens, flushed.share)
 
 
 def update(session: Session, gradients: Gradients) -> None:
@@ -148,13 +157,15 @@ def _record(
         "loss": gradients.loss,
         **rates,
         "grad_norm": gradients.norm,
+        **({} if gradients.flushed_share is None else {"fp8_flushed_share": gradients.flushed_share}),
         "tokens_per_s": round(tokens_per_s, 1),
     }
 
 
 def validate(session: Session) -> str | None:
     """Evaluate the model and keep the result; returns what was not finite, or None."""
-    result = evaluate(session.model, session.validation.batches(session.spec.training.evaluation_batch_size))
+    batches = session.validation.batches(session.spec.training.evaluation_batch_size)
+    result = evaluate(session.model, batches, fp8=session.spec.regime.fp8_eval)
     if not math.isfinite(result.perplexity):
         return f"validation loss {result.loss}"
     session.progress.validation.append(

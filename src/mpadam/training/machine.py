@@ -34,15 +34,19 @@ def configure(spec: RunSpec) -> None:
 
 
 def _check(spec: RunSpec) -> None:
-    import torch
+    from mpadam.model.capabilities import require
 
     if spec.numerics_version != NUMERICS_VERSION:
         raise ValueError(
             f"numerics_version: run.yaml was written for {spec.numerics_version}, this program computes "
             f"{NUMERICS_VERSION}; write run.yaml anew (mpadam spec), or use the program it was written by"
         )
-    if spec.training.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("training.device: run.yaml says cuda, but this machine has no CUDA device; write  device: cpu")
+    require(
+        attention=spec.model.attention,
+        liger=spec.model.liger,
+        backend=spec.training.fp8_backend,
+        device=spec.training.device,
+    )
     if spec.training.compile and spec.training.device == "cpu" and not compiler_available():
         raise ValueError(
             "training.compile: run.yaml says true, but this machine has no C++ compiler; install g++, or write  "

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mpadam.model.build import COMPUTE_DTYPES, build_model
 from mpadam.study.spec import read_run_file
 from mpadam.training import checkpoint as checkpoints
 from mpadam.training.evaluation import Validation, evaluate
 from mpadam.training.folder import RunFolder
 from mpadam.training.machine import configure
+from mpadam.training.regime import compute_model, load_model_state
 from mpadam.training.session import open_data, open_validation
 
 
@@ -28,7 +28,7 @@ def evaluate_folder(path: Path, *, batch_size: int | None = None) -> Validation:
     spec = run.spec
     configure(spec)
     validation = open_validation(open_data(run, folder), spec.data)
-    dtype = COMPUTE_DTYPES[spec.regime.compute]
-    model = build_model(spec.model, seed=spec.seed, dtype=dtype, device=spec.training.device)
-    model.load_state_dict(found.state()["model"])
-    return evaluate(model, validation.batches(batch_size or spec.training.evaluation_batch_size))
+    model = compute_model(spec)
+    load_model_state(model, found.state())
+    batches = validation.batches(batch_size or spec.training.evaluation_batch_size)
+    return evaluate(model, batches, fp8=spec.regime.fp8_eval)

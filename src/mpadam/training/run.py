@@ -52,6 +52,7 @@ def _train(run: RunFile, folder: RunFolder, stop: Stopper) -> int:
     with quick_imports():
         from mpadam.training.loop import train
         from mpadam.training.provenance import environment
+        from mpadam.training.regime import weights_csv
         from mpadam.training.session import open_data, open_session
 
     log.info("run %s in %s", run.spec.hash, folder.path)
@@ -61,6 +62,7 @@ def _train(run: RunFile, folder: RunFolder, stop: Stopper) -> int:
         session = open_session(run, folder, data)
         session.progress.attempts += 1
         write_json(folder.environment, environment(run.spec.training.device))
+        write_text(folder.weights, weights_csv(session.model, session.optimizer))
         ended = train(session, stop)
     except ValueError as error:
         write_json(folder.failure, {"hash": run.spec.hash, "error": str(error), "trace": traceback.format_exc()})
@@ -77,10 +79,11 @@ def _finish(session: Session, ended: Ended) -> None:
     from mpadam.training import checkpoint as checkpoints
     from mpadam.training.metrics import read_metrics
     from mpadam.training.plot import loss_svg
+    from mpadam.training.regime import model_state
     from mpadam.training.summary import summarise
 
     folder, labels, root = session.folder, session.run.labels, session.folder.checkpoints
-    weights = {"model": session.model.state_dict()}
+    weights = model_state(session.model)
     checkpoints.save(root, run_hash=session.spec.hash, progress=session.progress, state=weights, name=checkpoints.FINAL)
     train = [(record["step"], record["loss"]) for record in read_metrics(folder.metrics)]
     validation = [(entry["step"], entry["loss"]) for entry in session.progress.validation]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mpadam.data import TokenData, TrainBatches, ValidationSet
-from mpadam.model.build import COMPUTE_DTYPES, build_model, initial_value
+from mpadam.model.build import initial_value
 from mpadam.optim.hyperparameters import hyperparameters_of
 from mpadam.optim.registry import build_optimizer
 from mpadam.optim.schedules import factor
@@ -21,6 +21,7 @@ from mpadam.training.checkpoint import Checkpoint, Progress
 from mpadam.training.folder import RunFolder
 from mpadam.training.gradients import accumulate_in_float32
 from mpadam.training.metrics import holds
+from mpadam.training.regime import compute_model, load_model_state, model_state, weight_format
 from mpadam.training.streams import stream_seed
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def open_validation(data: TokenData, spec: DataSpec) -> ValidationSet:
 
 def _start(spec: RunSpec) -> tuple[LlamaForCausalLM, LowPrecisionOptimizer]:
     """Initial weights: one float32 draw a seed, which each regime's masters hold as finely as they can."""
-    model = _model(spec)
+    model = compute_model(spec)
     optimizer = _optimizer(spec, model)
     optimizer.reload_weights(_Drawn(model, spec.seed))
     return model, optimizer
@@ -130,8 +131,8 @@ def _start(spec: RunSpec) -> tuple[LlamaForCausalLM, LowPrecisionOptimizer]:
 
 def _resume(spec: RunSpec, found: Checkpoint) -> tuple[LlamaForCausalLM, LowPrecisionOptimizer]:
     state = found.state()
-    model = _model(spec)
-    model.load_state_dict(state["model"])
+    model = compute_model(spec)
+    load_model_state(model, state)
     optimizer = _optimizer(spec, model)
     optimizer.load_state_dict(state["optimizer"])
     torch.set_rng_state(state["random"])
@@ -139,17 +140,14 @@ def _resume(spec: RunSpec, found: Checkpoint) -> tuple[LlamaForCausalLM, LowPrec
     return model, optimizer
 
 
-def _model(spec: RunSpec) -> LlamaForCausalLM:
-    dtype = COMPUTE_DTYPES[spec.regime.compute]
-    return build_model(spec.model, seed=spec.seed, dtype=dtype, device=spec.training.device)
-
-
 def _optimizer(spec: RunSpec, model: LlamaForCausalLM) -> LowPrecisionOptimizer:
     return build_optimizer(
         model,
         spec.optimizer.name,
         spec.optimizer.values,
-        masters=spec.regime.masters,
+        masters=weight_format(spec.regime),
+        shadow=spec.regime.shadow,
+        shadow_dtype=spec.regime.shadow_dtype,
         state_dtype=spec.optimizer.state_dtype,
         seed=stream_seed(spec.seed, "rounding"),
         compile=spec.training.compile,
@@ -189,7 +187,7 @@ def scheduled_rates(spec: RunSpec, optimizer: LowPrecisionOptimizer) -> tuple[Sc
 def checkpoint_state(session: Session) -> dict[str, Any]:
     """All tensors that the next step depends on."""
     return {
-        "model": session.model.state_dict(),
+        **model_state(session.model),
         "optimizer": session.optimizer.state_dict(),
         "random": torch.get_rng_state(),
     }

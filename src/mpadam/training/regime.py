@@ -1,0 +1,66 @@
+"""The precision regime of a run: what its weights are stored in, and the model that computes in its precision."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING, Any
+
+from mpadam.model.build import COMPUTE_DTYPES, build_model
+from mpadam.model.fp8.control import fp8_state_dict, load_fp8_state_dict
+from mpadam.model.fp8.convert import convert_to_fp8
+from mpadam.model.fp8.recipe import Fp8Recipe
+from mpadam.numerics import Fp8Blocks
+from mpadam.numerics.base import Format
+from mpadam.optim.groups import Row, listing
+from mpadam.optim.registry import weight_format_of
+from mpadam.study.config import RegimeConfig
+from mpadam.study.spec import RunSpec
+
+if TYPE_CHECKING:
+    from transformers.models.llama.modeling_llama import LlamaForCausalLM
+
+    from mpadam.optim.base import LowPrecisionOptimizer
+
+
+def weight_format(regime: RegimeConfig) -> str | Format:
+    """What the projections are stored in: a name, or FP8 blocks as the regime wants them."""
+    name = weight_format_of(regime.masters)
+    if not name.startswith("fp8_"):
+        return name
+    return Fp8Blocks(
+        fmt=name.removeprefix("fp8_"), block_size=regime.block_size, power_of_two_scale=regime.power_of_two_scale
+    )
+
+
+def compute_model(spec: RunSpec) -> LlamaForCausalLM:
+    """The model of a run at its initial weights, its projections in FP8 where the regime computes in it."""
+    dtype = COMPUTE_DTYPES[spec.regime.compute]
+    model = build_model(spec.model, seed=spec.seed, dtype=dtype, device=spec.training.device)
+    if spec.regime.compute != "fp8":
+        return model
+    assert spec.training.fp8_backend is not None
+    recipe = Fp8Recipe(amax_history=spec.regime.amax_history, margin=spec.regime.margin)
+    return convert_to_fp8(model, backend=spec.training.fp8_backend, recipe=recipe)
+
+
+def model_state(model: LlamaForCausalLM) -> dict[str, Any]:
+    """What a checkpoint keeps of the model: its parameters, and the scaling state of FP8 compute."""
+    return {"model": model.state_dict(), "fp8": fp8_state_dict(model)}
+
+
+def load_model_state(model: LlamaForCausalLM, state: dict[str, Any]) -> None:
+    """Restore what `model_state` kept, bit for bit."""
+    model.load_state_dict(state["model"])
+    load_fp8_state_dict(model, state["fp8"])
+
+
+def weights_csv(model: LlamaForCausalLM, optimizer: LowPrecisionOptimizer) -> str:
+    """How each parameter is stored, a line each, as `mpadam.optim.groups.Row` names its columns."""
+    lines = io.StringIO()
+    writer = csv.DictWriter(lines, Row._fields, lineterminator="\n")
+    writer.writeheader()
+    for row in listing(model, optimizer.param_groups):
+        shape, tied = "x".join(map(str, row.shape)), " ".join(row.tied)
+        writer.writerow(row._replace(weight_format=str(row.weight_format))._asdict() | {"shape": shape, "tied": tied})
+    return lines.getvalue()
