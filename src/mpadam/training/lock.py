@@ -2,7 +2,11 @@
 
 The lock is a file that says who holds it, linked into place, which is atomic on network file systems too. Its holder
 touches it every 30 s. On the same host the holder's process decides whether it is stale (process number and start
-time, since numbers are used again); from another host, five minutes without a touch.
+time, since numbers are used again); from another host, or out of another container's processes, five minutes without
+a touch. Ages are told by the clock of the file system, since clocks of hosts differ.
+
+A holder that was cut off for so long that its lock was taken away finds out at its next heartbeat or save, and writes
+no more.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -24,27 +29,45 @@ STALE_SECONDS = 300.0
 
 
 class RunLock:
-    """Context manager: holds the lock of a run folder, or raises RefusedError with its holder."""
+    """Context manager: holds the lock of a run folder, or raises RefusedError with its holder.
 
-    def __init__(self, path: Path) -> None:
+    clock: what time it is, in seconds; default: the modification time of a file just written beside the lock.
+    """
+
+    def __init__(self, path: Path, *, clock: Callable[[], float] | None = None) -> None:
         self.path = path
+        self._clock = clock
         self._released = threading.Event()
         self._content = json.dumps(
             {
                 "host": socket.gethostname(),
                 "pid": os.getpid(),
                 "process_start": _process_start(os.getpid()),
+                "processes_of": _processes_of(),
                 "job": os.environ.get("SLURM_JOB_ID"),
                 "since": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             }
         )
+
+    def check(self) -> None:
+        """Raise RefusedError if the lock is no longer this process's: it was taken for dead, and another one trains."""
+        try:
+            own = self.path.read_text(encoding="utf-8") == self._content
+        except FileNotFoundError:
+            own = False
+        if not own:
+            raise RefusedError(
+                f"the lock of {self.path.parent} was taken away from process {os.getpid()} on {socket.gethostname()}, "
+                f"which gave no sign of life for {STALE_SECONDS / 60:g} minutes; nothing more is written here. "
+                f"{self._held() if self.path.exists() else 'Nobody trains there now: start again'}"
+            )
 
     def __enter__(self) -> RunLock:
         temporary = self.path.with_name(f".{self.path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
         temporary.write_text(self._content, encoding="utf-8")
         try:
             if not self._link(temporary):
-                self._remove_stale()
+                self._remove_stale(self._clock() if self._clock else temporary.stat().st_mtime)
                 if not self._link(temporary):
                     raise RefusedError(self._held())
         finally:
@@ -67,17 +90,17 @@ class RunLock:
             return False
         return True
 
-    def _remove_stale(self) -> None:
+    def _remove_stale(self, now: float) -> None:
         """Take a dead holder's lock away. Raises RefusedError if it is alive.
 
         The lock is renamed first and looked at again: whoever came first may have put a live one in its place.
         """
-        if is_held(self.path):
+        if is_held(self.path, now=now):
             raise RefusedError(self._held())
         aside = self.path.with_name(f".{self.path.name}.{socket.gethostname()}.{os.getpid()}.stale")
         with suppress(FileNotFoundError):
             self.path.rename(aside)
-            if is_held(aside):
+            if is_held(aside, now=now):
                 self._link(aside)
             aside.unlink()
 
@@ -91,20 +114,41 @@ class RunLock:
 
     def _beat(self) -> None:
         while not self._released.wait(HEARTBEAT_SECONDS):
-            with suppress(OSError):
+            with suppress(OSError, RefusedError):  # somebody else's lock is not touched; saving will tell
+                self.check()
                 os.utime(self.path)
 
 
-def is_held(path: Path) -> bool:
-    """Whether the lock at `path` exists and belongs to somebody alive."""
+def is_held(path: Path, *, now: float | None = None) -> bool:
+    """Whether the lock at `path` exists and belongs to somebody alive.
+
+    now: seconds, by the clock that dates the files; default: this host's.
+    """
     holder = read_json(path)
     try:
-        age = time.time() - path.stat().st_mtime
+        age = (time.time() if now is None else now) - path.stat().st_mtime
     except FileNotFoundError:
         return False
-    if holder is not None and holder.get("host") == socket.gethostname():
+    if holder is not None and holder.get("host") == socket.gethostname() and _sees_processes_of(holder):
         return _is_alive(holder)
     return age < STALE_SECONDS
+
+
+def _sees_processes_of(holder: dict[str, Any]) -> bool:
+    """Whether the holder's process number means here what it meant there: same boot, same process namespace."""
+    return holder.get("processes_of", here := _processes_of()) == here
+
+
+def _processes_of() -> str | None:
+    """What gives process numbers their meaning: boot and process namespace; None where there is no /proc.
+
+    Containers have namespaces of their own under the host's name, and hosts may share a name.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return None
 
 
 def _is_alive(holder: dict[str, Any]) -> bool:
@@ -118,8 +162,9 @@ def _is_alive(holder: dict[str, Any]) -> bool:
 
 
 def _process_start(pid: int) -> str | None:
-    """When a process started, in clock ticks since boot; None where there is no /proc."""
+    """When a process started, in clock ticks since boot; None where there is no /proc, or nothing left of it to run."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
+    return None if state in "ZX" else rest[18]  # a dead process keeps its number until its parent asks after it
