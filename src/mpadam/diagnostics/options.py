@@ -73,7 +73,7 @@ class MatrixFitting:
 
 
 @dataclass(frozen=True)
-class _Reference:
+class Reference:
     """A weight of the reference run and the update put before it, at the peak of the schedules, without decay.
 
     lr: eta_a of M+Adam and of the twin; lr_mult: eta_m, and Madam's only rate: the reference command, 60m bf16.
@@ -98,14 +98,14 @@ _FORMS = ("m-plus-adam", "m-plus-adam-rho-tensor", "m-plus-adam-relative", "m-pl
 
 
 @dataclass(frozen=True)
-class Capabilities(_Reference):
+class Capabilities(Reference):
     """Table 1, measured: `optimizers` x `write_backs` x `formats` on the real weight store.
 
     weight: magnitude of an ordinary weight: where a weight that must change its sign starts and, turned, should go,
         and where zero and small weights should go.  small: where the small weight starts.
-    limit: updates after which "never" is said.
-    updates: equal updates, of which less than half arriving is "lost"; |w| in `magnitudes` is searched for where that
-        begins.  copies: weights over which a stochastic write-back is averaged.
+    limit: updates after which these three are given up.
+    updates: equal updates after which a weight that has not moved is "lost"; `magnitudes` is searched for the |w| where
+        that begins.  copies: weights of which half must move, where rounding is by chance.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -114,10 +114,10 @@ class Capabilities(_Reference):
     optimizers: tuple[str, ...] = ("adamw", "madam", *_FORMS, "additive-twin")
     write_backs: tuple[str, ...] = ("nearest", "stochastic", "kahan")
     weight: float = 0.02
-    small: float = 1e-4
-    limit: int = 128
-    updates: int = 16
-    copies: int = 2048
+    small: float = 1e-3
+    limit: int = 600
+    updates: int = 64
+    copies: int = 64
     magnitudes: Range = (2.0**-20, 4.0)
 
     def __post_init__(self) -> None:
@@ -132,7 +132,7 @@ class Capabilities(_Reference):
 
 
 @dataclass(frozen=True)
-class SurvivalGrid(_Reference):
+class SurvivalGrid(Reference):
     """Figure 1: updates of one step that change the stored weight, against |w|, rounding to nearest.
 
     magnitudes: range of |w|.  bins: of |w|, equally wide on the logarithmic axis.  per_bin: random weights in each.

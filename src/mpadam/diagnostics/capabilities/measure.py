@@ -1,0 +1,114 @@
+"""What becomes of weights that an optimizer should move, in one format with one write-back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from mpadam.diagnostics.capabilities.edges import Edges, find_edges
+from mpadam.diagnostics.options import Capabilities
+from mpadam.diagnostics.scene import Scene, reference_rates, reference_step, scene
+from mpadam.numerics.formats import get_format
+from mpadam.optim.names import parse_optimizer_name
+from mpadam.optim.registry import build_optimizer
+from mpadam.optim.store import StorePlan, WeightStore
+
+COPIES_OF_A_TASK = 64  # where rounding is by chance
+
+
+@dataclass(frozen=True)
+class Capability:
+    """One optimizer x write-back x format.
+
+    zero, sign, small: updates until a zero weight is not zero, a weight has the sign that it should have, a small
+        weight is half as large as it should be; None: not within the limit. Median over copies where rounding is by
+        chance.
+    edges: between which |w| a weight moves within `updates` equal updates.
+    """
+
+    fmt: str
+    optimizer: str
+    write_back: str
+    zero: int | None
+    sign: int | None
+    small: int | None
+    edges: Edges
+
+
+def measure(fmt: str, optimizer: str, write_back: str, options: Capabilities) -> Capability:
+    """All measurements of one combination."""
+    zero, sign, small = _tasks(fmt, optimizer, write_back, options)
+    edges = find_edges(lambda w: _moves(w, fmt, optimizer, write_back, options), *options.magnitudes)
+    return Capability(fmt, optimizer, write_back, zero, sign, small, edges)
+
+
+# --- a zero weight, a wrong sign, a small weight: the optimizer itself -----------------------------------------------
+
+
+def _tasks(fmt: str, optimizer: str, write_back: str, options: Capabilities) -> list[int | None]:
+    """Updates until each of the three is done, under a gradient of constant size towards the target."""
+    start = torch.tensor([0.0, options.weight, options.small])
+    target = torch.tensor([options.weight, -options.weight, options.weight])
+    name = replace(parse_optimizer_name(optimizer), write_back=write_back)
+    placed = scene(
+        start,
+        get_format(fmt),
+        deviation=options.deviation,
+        copies=COPIES_OF_A_TASK if write_back == "stochastic" else 1,
+        typical_rms=name.form == "normalized_rho_tensor",
+    )
+    p = nn.Parameter(placed.weights.to(torch.bfloat16))
+    groups = [{"params": [p], "weight_format": fmt}]
+    built = build_optimizer(groups, name, reference_rates(optimizer, options), masters=fmt, state_dtype="bf16")
+    built.reload_weights({p: placed.weights})
+    done_at = torch.full(placed.places.shape, options.limit + 1)
+    for t in range(1, options.limit + 1):
+        w = placed.at_probes(built.store_of(p).read())
+        gradient = torch.sign(w - target[:, None]) * options.gradient
+        p.grad = placed.spread(gradient).to(p.dtype)
+        built.step()
+        done = _done(placed.at_probes(built.store_of(p).read()), options)
+        done_at = torch.where(done & (done_at > t), t, done_at)
+        if (done_at <= t).all():
+            break
+    medians = done_at.median(dim=1).values.tolist()
+    return [None if t > options.limit else t for t in medians]
+
+
+def _done(w: Tensor, options: Capabilities) -> Tensor:
+    """(3, copies): the zero weight left zero, the sign is right, the small weight has grown."""
+    return torch.stack((w[0] != 0, w[1] < 0, w[2] >= options.weight / 2))
+
+
+# --- small and large weights: the step of the rule on the weight store -----------------------------------------------
+
+
+def _moves(magnitudes: Tensor, fmt: str, optimizer: str, write_back: str, options: Capabilities) -> Tensor:
+    """Whether weights of `magnitudes` have moved after `options.updates` equal updates away from zero.
+
+    Where rounding is by chance, whether half of the copies have.
+    """
+    format_ = get_format(fmt)
+    copies = options.copies if write_back == "stochastic" else 1
+    placed = scene(magnitudes, format_, deviation=options.deviation, copies=copies)
+    store = _store(placed, StorePlan(format_, write_back))
+    before = placed.at_probes(store.read())
+    stored = before[:, 0]  # rounding to nearest made all copies the same
+    away = torch.where(stored < 0, 1.0, -1.0)  # of a weight that is stored as zero: upwards
+    step = reference_step(optimizer, stored, options.gradient * away, options).delta
+    moved = torch.zeros_like(before, dtype=torch.bool)
+    for t in range(1, options.updates + 1):
+        store.write(store.read(), placed.spread(step), t)
+        moved |= placed.at_probes(store.read()) != before
+        if moved.all():
+            break
+    return moved.double().mean(dim=1) >= 0.5
+
+
+def _store(placed: Scene, plan: StorePlan) -> WeightStore:
+    """A weight store that holds a scene; its compute copy is bf16."""
+    store = WeightStore(plan, placed.weights.to(torch.bfloat16), {})
+    store.initialise(placed.weights)
+    return store

@@ -1,0 +1,117 @@
+"""Which parts of one update change the stored weight, at which |w|, in one format; rounding to nearest."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mpadam.diagnostics.options import SurvivalGrid
+from mpadam.diagnostics.scene import Scene, reference_step, scene
+from mpadam.numerics.formats import get_format
+from mpadam.optim.rules import Step
+from mpadam.optim.store import StorePlan, WeightStore, next_weight, read_weight
+
+_SPAN, _BISECTIONS = 2.0**20, 24  # of the search for the least step that survives
+
+
+@dataclass(frozen=True)
+class Part:
+    """An update, or a branch of one, that is put before the weights.
+
+    optimizer: whose rule.  branch: "additive", "multiplicative", or "delta" for the sum of both.
+    """
+
+    optimizer: str
+    branch: str
+    label: str
+
+
+#: additive steps, the multiplicative branch alone in its forms, and both branches together
+PARTS = (
+    Part("adamw", "delta", "AdamW"),
+    Part("m-plus-adam", "additive", "M+Adam, additive branch"),
+    Part("m-plus-adam", "multiplicative", "multiplicative branch (default)"),
+    Part("m-plus-adam-rho-tensor", "multiplicative", "multiplicative branch, rho per tensor"),
+    Part("m-plus-adam-relative", "multiplicative", "multiplicative branch, relative"),
+    Part("m-plus-adam-unnormalized", "multiplicative", "multiplicative branch, unnormalized"),
+    Part("m-plus-adam", "delta", "M+Adam"),
+    Part("m-plus-adam-rho-tensor", "delta", "M+Adam, rho per tensor"),
+    Part("m-plus-adam-relative", "delta", "M+Adam, relative"),
+    Part("m-plus-adam-unnormalized", "delta", "M+Adam, unnormalized"),
+    Part("additive-twin", "delta", "Additive twin"),
+)
+
+
+@dataclass(frozen=True)
+class Survival:
+    """One format.
+
+    magnitudes: centres of the bins of |w|, (bins,).
+    least: of the smallest steps that still change a weight, the least and the greatest in each bin, (2, bins).
+    sizes: mean |step| of each part before rounding, (parts, bins).
+    shares: share of the weights of a bin that each part changes, (parts, bins).
+    zeros: share of the weights of a bin that the format stores as zero, (bins,).
+    """
+
+    fmt: str
+    magnitudes: Tensor
+    least: Tensor
+    sizes: Tensor
+    shares: Tensor
+    zeros: Tensor
+
+
+def measure(fmt: str, options: SurvivalGrid) -> Survival:
+    """Put every part of an update before weights of every magnitude, half of them with gradients of either sign."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = _magnitudes(options, generator)
+    placed = scene(drawn.flatten(), get_format(fmt), deviation=options.deviation)
+    store = WeightStore(StorePlan(get_format(fmt)), placed.weights.to(torch.bfloat16), {})
+    store.initialise(placed.weights)
+    weights = placed.at_probes(store.read())[:, 0]
+    gradient = options.gradient * torch.where(torch.rand(weights.shape, generator=generator) < 0.5, -1.0, 1.0)
+    steps = [_of(reference_step(part.optimizer, weights, gradient, options), part.branch) for part in PARTS]
+    binned = [step.view(drawn.shape) for step in steps]
+    return Survival(
+        fmt,
+        magnitudes=drawn.log().mean(1).exp(),
+        least=torch.stack(torch.aminmax(_least_step(store, placed, -gradient.sign()).view(drawn.shape), dim=1)),
+        sizes=torch.stack([step.abs().mean(1) for step in binned]),
+        shares=torch.stack([_changes(store, placed, step).view(drawn.shape).double().mean(1) for step in steps]),
+        zeros=(weights == 0).view(drawn.shape).double().mean(1),
+    )
+
+
+def _magnitudes(options: SurvivalGrid, generator: torch.Generator) -> Tensor:
+    """(bins, per_bin), log-uniform within each bin."""
+    low, high = map(math.log, options.magnitudes)
+    places = torch.arange(options.bins)[:, None] + torch.rand(options.bins, options.per_bin, generator=generator)
+    return (low + (high - low) * places / options.bins).exp()
+
+
+def _of(step: Step, branch: str) -> Tensor:
+    part: Tensor = getattr(step, branch)
+    return part
+
+
+def _changes(store: WeightStore, placed: Scene, delta: Tensor) -> Tensor:
+    """Whether writing `delta` changes the stored weight of each probe; nothing is kept. (probes,) -> (probes,) bool."""
+    before = store.read()
+    written = next_weight(store.plan, store.tensors, before, placed.spread(delta), None)
+    after = read_weight(store.plan, written, before.shape)
+    return (placed.at_probes(after) != placed.at_probes(before))[:, 0]
+
+
+def _least_step(store: WeightStore, placed: Scene, sign: Tensor) -> Tensor:
+    """The smallest step of this sign that changes each stored weight, by bisection of its logarithm; (probes,)."""
+    weights = placed.at_probes(store.read())[:, 0]
+    high = weights.abs().clamp(min=float(placed.weights.abs().median())) * 2
+    low = high / _SPAN
+    for _ in range(_BISECTIONS):
+        middle = (low * high).sqrt()
+        survives = _changes(store, placed, sign * middle)
+        low, high = torch.where(survives, low, middle), torch.where(survives, middle, high)
+    return high
