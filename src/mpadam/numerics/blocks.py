@@ -60,12 +60,16 @@ def finite_amax(blocks: Tensor) -> Tensor:
 
 
 def power_of_two_scale(amax: Tensor, limit: float) -> Tensor:
-    """The smallest power of two s, at least 2**MIN_SCALE_EXPONENT, with `amax <= limit * s`."""
+    """The smallest power of two s with `amax <= limit * s`, at least 2**MIN_SCALE_EXPONENT.
+
+    It is at most the largest one for which `limit * s` is a float32: above, which is near 3e38, values saturate.
+    """
     fraction, exponent = math.frexp(limit)  # limit = 2 * fraction * 2**(exponent - 1), 2 * fraction in [1, 2)
     mantissa = int((2 * fraction - 1) * 2**23)
     # Adding what carries into the exponent exactly where the mantissa of amax is above that of limit.
     biased = (amax.view(torch.int32) + (_MANTISSA - mantissa)) >> 23
-    return ((biased - (exponent - 1)).clamp(min=MIN_SCALE_EXPONENT + 127) << 23).view(torch.float32)
+    bounds = (MIN_SCALE_EXPONENT + 127, 254 - (exponent - 1))
+    return ((biased - (exponent - 1)).clamp(*bounds) << 23).view(torch.float32)
 
 
 def divide(x: Tensor, y: Tensor | float) -> Tensor:

@@ -49,6 +49,7 @@ from mpadam.numerics.rounding import check_rounding, convert
 TensorScale = Literal["amax", "pow2_sticky"]
 _BLOCK = (1, 16)
 _LIMIT = E2M1.max * E4M3.max  # 2688
+_MAX_TENSOR_SCALE = (2.0**128 - 2.0**106) / _LIMIT  # what it decodes to is a float32, roundings on the way included
 _MIN_BLOCK_SCALE = 2.0**E4M3.min_exponent
 
 
@@ -84,9 +85,11 @@ class NvFp4:
         tensor_scale = self._choose_tensor_scale(amax, previous)
         scale = _choose_block_scale(amax, tensor_scale, rounding)
         if bits is not None and previous is not None:
-            same = previous.tensors["tensor_scale"] == tensor_scale
-            kept = keep_unchanged(scale, _block_scale(previous), blocks, self._decode_blocks(previous))
-            scale = torch.where(same, kept, scale)
+            # What is stored in units of the new tensor scale: the same, another power of two, or no value any more.
+            stored = _block_scale(previous) * divide(previous.tensors["tensor_scale"], tensor_scale)
+            usable = (stored >= _MIN_BLOCK_SCALE) & (round_to_grid(stored, E4M3) == stored)
+            kept = keep_unchanged(scale, stored, blocks, self._decode_blocks(previous))
+            scale = torch.where(usable, kept, scale)
         finite = torch.isfinite(blocks).all(4, keepdim=True)
         rounded = self._round(torch.where(finite, blocks, 0.0), scale, tensor_scale, rounding, bits)
         scales = torch.where(finite, scale, torch.nan).to(torch.float8_e4m3fn).view(torch.uint8)
@@ -108,7 +111,7 @@ class NvFp4:
     def _choose_tensor_scale(self, block_amax: Tensor, previous: Encoded | None) -> Tensor:
         amax = pad(block_amax.flatten(), (0, 1)).amax()  # the zero is for an empty tensor
         if self.tensor_scale == "amax":
-            scale = divide(amax, _LIMIT).clamp(min=2.0**MIN_SCALE_EXPONENT)
+            scale = divide(amax, _LIMIT).clamp(2.0**MIN_SCALE_EXPONENT, _MAX_TENSOR_SCALE)
         else:
             scale = power_of_two_scale(amax, _LIMIT)
         if previous is None:
