@@ -26,4 +26,10 @@ rule all:
     default_target: True
     input:
         f"{ROOT}/index.html",
-        STUDY.summaries(),  # a lost one is asked for, though the page made of it is there
+        STUDY.view("").summaries(),  # a lost one is asked for, though the page made of it is there
+
+
+rule all_paper:
+    input:
+        f"{ROOT}/paper/index.html",
+        STUDY.view("paper").summaries(),

@@ -228,7 +228,7 @@ def test_fixed_values_need_no_tuning(tmp_path: Path) -> None:
 
 
 def test_unequal_tuning_and_borrowed_values_are_flagged(tmp_path: Path) -> None:
-    study = fake_study(tmp_path / "results", tuning={"mode": "search", "trials": 3, "transfer": {"small": "tiny"}})
+    study = fake_study(tmp_path / "results", tuning={"mode": "search", "trials": 3, "transfer": {"models": {"small": "tiny"}}})
     table = hyperparameters(collect(study.config, study.paths))
     assert {row[0].text for row in table.rows} == {"tiny"}
     assert table.notes == ("small takes the values that were chosen for tiny.",)
@@ -239,7 +239,7 @@ def test_unequal_tuning_and_borrowed_values_are_flagged(tmp_path: Path) -> None:
 
 
 def test_a_model_outside_the_grid_is_not_mentioned(tmp_path: Path) -> None:
-    tuning = {"mode": "search", "trials": 3, "transfer": {"small": "tiny"}}
+    tuning = {"mode": "search", "trials": 3, "transfer": {"models": {"small": "tiny"}}}
     study = fake_study(tmp_path / "results", tuning=tuning, grids=[{"name": "a", "models": ["tiny"]}])
     assert hyperparameters(collect(study.config, study.paths)).notes == ()
 

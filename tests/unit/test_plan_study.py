@@ -39,7 +39,7 @@ PAPER = {
         "m-plus-adam": {"search": {"lr": [1e-4, 2e-4], "lr_mult": [1e-3, 2e-3]}},
     },
     "seeds": [0, 1],
-    "tuning": {"mode": "search", "trials": 3, "transfer": {"1b": "60m"}},
+    "tuning": {"mode": "search", "trials": 3, "transfer": {"models": {"1b": "60m"}}},
     "grids": [
         {"name": "small", "models": ["60m"]},
         {"name": "again", "models": ["60m"], "budgets": [1], "seeds": [0]},
@@ -245,7 +245,7 @@ def test_prepared_data_give_the_vocabulary_and_the_supply(tmp_path: Path) -> Non
 
 def test_a_model_that_does_not_fit_is_named_with_the_micro_batch_that_does() -> None:
     notes = make_plan(study(), Path("/nowhere")).notes
-    (large,) = [note for note in notes if "GB at training.micro_batch_size 256" in note]
+    (large,) = [note for note in notes if "GB at micro_batch_size 256" in note]
     assert large.startswith("1b ")
     assert large.endswith("64 fits")
     smaller = study(training={"micro_batch_size": 64})

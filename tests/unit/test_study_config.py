@@ -66,7 +66,7 @@ def test_every_overlay_is_valid_and_names_itself(overlay: Path) -> None:
         ("training.clip_norm", float("inf"), ["training.clip_norm", "finite"]),
         ("tuning.seed", 1, ["tuning.seed", "also in seeds"]),
         ("tuning.mode", "fixed", ["optimizers.adamw.values", "tuning.mode is fixed", "lr: "]),
-        ("tuning.transfer", {"1b": "60M"}, ["tuning.transfer", "'60M'"]),
+        ("tuning.transfer", {"models": {"1b": "60M"}}, ["tuning.transfer.models", "'60M'"]),
         ("grids", [{"name": "a", "seeds": [7]}], ["grids: a: seeds: 7"]),
         ("grids", [{"name": "a", "budgets": [0.5]}], ["grids.0.budgets.0", "0.5"]),
         ("grids", [], ["grids"]),

@@ -33,7 +33,9 @@ def smoke(**changes: object):
 
 
 def spec_of(config, key=KEY, *, manifest=MANIFEST, selected=TUNED):
-    return resolve(run_request(config, key), manifest=manifest, selected=selected, data="../data", auto=Auto(compile=True)).spec
+    return resolve(
+        run_request(config, key), manifest=manifest, selected=selected, data="../data", auto=Auto(compile=True)
+    ).spec
 
 
 # --- grids -----------------------------------------------------------------------------------------------------------
@@ -144,7 +146,9 @@ def test_a_budget_beyond_the_data_is_refused_with_the_numbers() -> None:
 
 
 def test_a_run_file_survives_the_disk_and_refuses_an_edit(tmp_path) -> None:
-    run = resolve(run_request(smoke(), KEY), manifest=MANIFEST, selected=TUNED, data="../data", auto=Auto(compile=False))
+    run = resolve(
+        run_request(smoke(), KEY), manifest=MANIFEST, selected=TUNED, data="../data", auto=Auto(compile=False)
+    )
     path = tmp_path / "a" / "run.yaml"
     write_run_file(path, run)
     assert read_run_file(path) == run
@@ -200,6 +204,30 @@ def test_only_a_change_of_meaning_changes_a_rule_parameter() -> None:
 def test_a_study_with_fixed_rates_asks_for_no_tuning() -> None:
     values = {"adamw": {"values": {"lr": 1e-3}}, "m-plus-adam": {"values": TUNED}}
     workflow = Workflow(smoke(tuning={"mode": "fixed"}, optimizers=values), StudyPaths("smoke"))
-    assert workflow.selections() == []
+    assert workflow.selections_of_view(SimpleNamespace(view="")) == []
     assert workflow.selected_of_run(SimpleNamespace(**vars(KEY))) == []
-    assert len(workflow.summaries()) == 32
+    assert len(workflow.view("").summaries()) == 32
+
+
+def test_a_target_runs_its_own_grids_and_all_paper_runs_all() -> None:
+    core = {"name": "core", "models": ["200k"], "budgets": [1], "regimes": ["bf16-bf16"], "optimizers": ["adamw"]}
+    more = {**core, "name": "more", "regimes": ["fp8-fp8"], "target": "all_paper"}
+    workflow = Workflow(smoke(grids=[core, more]), StudyPaths("smoke"))
+    assert [len(workflow.view(view).summaries()) for view in ("", "paper")] == [2, 4]
+    assert workflow.study_text(SimpleNamespace(view="")) != workflow.study_text(SimpleNamespace(view="paper/"))
+
+
+def test_regimes_and_optimizers_can_take_the_values_of_others() -> None:
+    entry = {"m-plus-adam@tau1": {"optimizer": "m-plus-adam", "values": {"tau": 1e-4, "lr": 5e-3}}}
+    transfer = {"regimes": {"fp8-fp8": "bf16-bf16"}, "optimizers": {"m-plus-adam@tau1": "m-plus-adam"}}
+    config = smoke(optimizers=entry, tuning={"transfer": transfer})
+    key = RunKey("200k", 1, "fp8-fp8", "m-plus-adam@tau1", 0)
+    assert selection_key(config, key) == TuningKey("200k", "bf16-bf16", "m-plus-adam")
+    values = spec_of(config, key).optimizer.values
+    assert (values["tau"], values["lr_mult"]) == (1e-4, TUNED["lr_mult"])
+    assert values["lr"] == 5e-3, "what an entry gives itself wins over what it takes"
+
+
+def test_values_that_an_optimizer_does_not_take_cannot_be_transferred() -> None:
+    with pytest.raises(ConfigError, match=r"adamw from m-plus-adam: .*lr_mult"):
+        smoke(tuning={"transfer": {"optimizers": {"adamw": "m-plus-adam"}}})

@@ -2,57 +2,61 @@
 #
 # Inputs:  summary.json of every run, the selected values of every tuning, the resolved configuration, and the source
 #          of the analysis, so that an edit to it remakes tables and figures and nothing else
-# Outputs: results/<study>/{tables,figures}
+# Outputs: results/<study>/{tables,figures} of what `all` runs; of `all_paper` the same in results/<study>/paper
 # Steps:   refuse summaries whose hash does not match; show missing and diverged runs as what they are
 
 
 rule study:
     output:
-        f"{ROOT}/study.yaml",
+        f"{ROOT}/{{view}}study.yaml",
     log:
-        f"{LOGS}/study.log",
+        f"{LOGS}/{{view}}study.log",
     params:
-        content=STUDY.study_text(),
+        content=STUDY.study_text,
     shell:
         "mpadam study --content {params.content:q} --out {output:q} > {log:q} 2>&1"
 
 
 rule aggregate:
     input:
-        study=f"{ROOT}/study.yaml",
+        study=f"{ROOT}/{{view}}study.yaml",
         manifest=f"{ROOT}/data/manifest.json",
-        summaries=STUDY.summaries(),
-        selections=STUDY.selections(),
+        summaries=STUDY.summaries_of_view,
+        selections=STUDY.selections_of_view,
         code=sources("analysis"),
     output:
         runs=report(
-            f"{ROOT}/tables/runs.csv",
+            f"{ROOT}/{{view}}tables/runs.csv",
             caption="../report/runs.rst",
             category="Tables",
             labels={"table": "all runs"},
         ),
         table2=report(
-            f"{ROOT}/tables/table2.csv",
+            f"{ROOT}/{{view}}tables/table2.csv",
             caption="../report/table2.rst",
             category="Tables",
             labels={"table": "Table 2"},
         ),
         hyperparameters=report(
-            f"{ROOT}/tables/hyperparameters.csv",
+            f"{ROOT}/{{view}}tables/hyperparameters.csv",
             caption="../report/hyperparameters.rst",
             category="Tables",
             labels={"table": "chosen hyper-parameters"},
         ),
         figure4=report(
-            f"{ROOT}/figures/figure4.svg",
+            f"{ROOT}/{{view}}figures/figure4.svg",
             caption="../report/figure4.rst",
             category="Figures",
             labels={"figure": "Figure 4"},
         ),
-        other=multiext(f"{ROOT}/tables/table2", ".md", ".tex", ".txt", ".json")
-        + multiext(f"{ROOT}/tables/hyperparameters", ".md", ".tex", ".txt", ".json")
-        + multiext(f"{ROOT}/figures/figure4", ".pdf", ".png", ".json"),
+        other=multiext(f"{ROOT}/{{view}}tables/table2", ".md", ".tex", ".txt", ".json")
+        + multiext(
+            f"{ROOT}/{{view}}tables/hyperparameters", ".md", ".tex", ".txt", ".json"
+        )
+        + multiext(f"{ROOT}/{{view}}figures/figure4", ".pdf", ".png", ".json"),
     log:
-        f"{LOGS}/aggregate.log",
+        f"{LOGS}/{{view}}aggregate.log",
+    params:
+        view=STUDY.view_name,
     shell:
-        "mpadam aggregate --config {input.study:q} > {log:q} 2>&1"
+        "mpadam aggregate --config {input.study:q} --view {params.view:q} > {log:q} 2>&1"

@@ -36,10 +36,12 @@ wildcard_constraints:
     optimizer="[a-z0-9][a-z0-9@_-]*",
     seed=r"\d+",
     trial=r"\d+",
+    view="(paper/)?",
 
 
 localrules:
     all,
+    all_paper,
     study,
     spec,
     trial_spec,

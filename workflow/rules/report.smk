@@ -6,17 +6,19 @@
 
 rule site:
     input:
-        study=f"{ROOT}/study.yaml",
+        study=f"{ROOT}/{{view}}study.yaml",
         tables=rules.aggregate.output,
         code=sources("site"),
     output:
         report(
-            f"{ROOT}/index.html",
+            f"{ROOT}/{{view}}index.html",
             caption="../report/site.rst",
             category="Page",
             labels={"page": "results"},
         ),
     log:
-        f"{LOGS}/site.log",
+        f"{LOGS}/{{view}}site.log",
+    params:
+        view=STUDY.view_name,
     shell:
-        "mpadam site --config {input.study:q} > {log:q} 2>&1"
+        "mpadam site --config {input.study:q} --view {params.view:q} > {log:q} 2>&1"

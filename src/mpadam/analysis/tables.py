@@ -222,8 +222,10 @@ def _tuning_notes(collected: Collected) -> tuple[str, ...]:
     counts = {len(tuning.trials) for tuning in collected.tunings if tuning.trials}
     if len(counts) > 1:
         told.append(f"Unequal tuning: between {min(counts)} and {max(counts)} trials; compare with care.")
-    used = set(collected.runs["model"])
-    for model, source in collected.config.tuning.transfer.items():
-        if model in used:
-            told.append(f"{model} takes the values that were chosen for {source}.")
+    transfer = collected.config.tuning.transfer
+    for axis, takers in (("model", transfer.models), ("regime", transfer.regimes), ("optimizer", transfer.optimizers)):
+        used = set(collected.runs[axis])
+        told += [
+            f"{name} takes the values that were chosen for {source}." for name, source in takers.items() if name in used
+        ]
     return tuple(told)

@@ -16,6 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config", type=Path, action="append", required=True, help="configuration, each over the ones before"
     )
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder that holds the study's folder")
+    parser.add_argument("--view", choices=["", "paper"], default="", help="write to this folder of the study's")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -31,13 +32,13 @@ def run(args: argparse.Namespace) -> int:
     from mpadam.study.paths import StudyPaths
 
     config = load_study(args.config)
-    paths = StudyPaths(config.study, args.results)
+    paths = StudyPaths(config.study, args.results, args.view)
     collected = collect(config, paths)
     tables = [table2(collected), hyperparameters(collected)]
-    write_runs(collected.runs, paths.root / "tables" / "runs.csv")
+    write_runs(collected.runs, paths.output / "tables" / "runs.csv")
     for table in tables:
-        write_table(table, paths.root / "tables")
-    write_picture(figure4(collected), paths.root / "figures")
+        write_table(table, paths.output / "tables")
+    write_picture(figure4(collected), paths.output / "figures")
     print("\n".join(to_text(table) for table in tables), end="")
     if collected.manifest is None and collected.count("missing") < len(collected.runs):
         print(f"{paths.manifest}: not there, so runs were not held against the data", file=sys.stderr)

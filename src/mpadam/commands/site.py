@@ -14,6 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config", type=Path, action="append", required=True, help="configuration, each over the ones before"
     )
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder that holds the study's folder")
+    parser.add_argument("--view", choices=["", "paper"], default="", help="write to this folder of the study's")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -24,8 +25,8 @@ def run(args: argparse.Namespace) -> int:
     from mpadam.study.paths import StudyPaths
 
     config = load_study(args.config)
-    paths = StudyPaths(config.study, args.results)
-    page = paths.root / "index.html"
+    paths = StudyPaths(config.study, args.results, args.view)
+    page = paths.output / "index.html"
     page.parent.mkdir(parents=True, exist_ok=True)
     write_text(page, render_page(collect(config, paths)))
     print(page)

@@ -113,21 +113,22 @@ def notes(model: CostModel, costs: Sequence[CellCost]) -> list[str]:
 
 
 def _too_few(model: CostModel, cell: CellCost) -> str:
-    training = model.config.training
+    config = model.config
     return (
         f"{cell.model}: {cell.devices} GPU{'s' if cell.devices > 1 else ''}, not {cell.devices_wanted}: they share the "
-        f"micro-batches of an update evenly, {training.global_batch_size} / {training.micro_batch_size} sequences"
+        f"micro-batches of an update evenly, {config.training.global_batch_size} / "
+        f"{config.micro_batch_size(cell.model)} sequences"
     )
 
 
 def _too_large(model: CostModel, cell: CellCost) -> str:
     """Names the largest micro-batch that fits, all else being equal."""
     assert cell.memory_bytes is not None
-    gpu, micro, shape = GPUS[model.gpu], model.config.training.micro_batch_size, model.shape(cell.model)
+    gpu, micro, shape = GPUS[model.gpu], model.config.micro_batch_size(cell.model), model.shape(cell.model)
     rest = cell.memory_bytes - activation_bytes(shape, micro)
     fits = [n for n in range(1, micro) if micro % n == 0 and rest + activation_bytes(shape, n) <= gpu.memory]
     remedy = f"{max(fits)} fits" if fits else "no micro-batch fits"
     return (
-        f"{cell.model} {cell.regime}: about {cell.memory_bytes / 1e9:.0f} GB at training.micro_batch_size {micro}, and "
+        f"{cell.model} {cell.regime}: about {cell.memory_bytes / 1e9:.0f} GB at micro_batch_size {micro}, and "
         f"an {gpu.title} has {gpu.memory / 1e9:.0f}: {remedy}"
     )

@@ -151,13 +151,18 @@ class WeightBytes:
         return read + self.stored + self.copy + self.states + self.carry
 
 
+def micro_batch_size(shape: Shape, training: TrainingConfig) -> int:
+    """Sequences a forward pass on one device."""
+    return shape.model.micro_batch_size or training.micro_batch_size
+
+
 def weight_bytes(shape: Shape, regime: RegimeConfig, name: OptimizerName, training: TrainingConfig) -> WeightBytes:
     """Weights, gradients and states of a run."""
     low = shape.low_precision_parameters if regime.masters not in ("fp32", "bf16") else 0
     plain = shape.parameters - low
     plain_format = "fp32" if regime.masters == "fp32" else "bf16"
     state = 4 if regime.masters == "fp32" or training.state_dtype == "fp32" else 2
-    in_fp32 = training.gradient_dtype == "fp32" or training.global_batch_size > training.micro_batch_size
+    in_fp32 = training.gradient_dtype == "fp32" or training.global_batch_size > micro_batch_size(shape, training)
     return WeightBytes(
         stored=low * STORED_BYTES[regime.masters] + plain * STORED_BYTES[plain_format],
         copy=2.0 * (shape.parameters if regime.masters == "fp32" else low),
@@ -185,7 +190,7 @@ def gpu_bytes(shape: Shape, regime: RegimeConfig, name: OptimizerName, training:
     """Peak memory of one GPU; with several, data parallelism keeps a second copy of the gradients."""
     weights = weight_bytes(shape, regime, name, training)
     buckets = weights.gradients if gpus > 1 else 0.0
-    return weights.resident + buckets + activation_bytes(shape, training.micro_batch_size) + GPU_OVERHEAD_BYTES
+    return weights.resident + buckets + activation_bytes(shape, micro_batch_size(shape, training)) + GPU_OVERHEAD_BYTES
 
 
 # --- seconds ---------------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ class CostModel:
         """GPUs of a run, or its CPU threads: what its seconds are multiplied with for its cost."""
         if self.on_cpu:
             return self.config.training.threads
-        wanted, micro_batches = self.gpus_wanted(model), micro_batches_per_step(self.config)
+        wanted, micro_batches = self.gpus_wanted(model), micro_batches_per_step(self.config, model)
         return max(n for n in range(1, wanted + 1) if micro_batches % n == 0)
 
     def gpus_wanted(self, model: str) -> int:
@@ -140,6 +140,6 @@ def _trials_of(config: StudyConfig, key: RunKey | TuningKey) -> list[Training]:
     return trials(config, [key])
 
 
-def micro_batches_per_step(config: StudyConfig) -> int:
+def micro_batches_per_step(config: StudyConfig, model: str) -> int:
     """What the ranks of a run share out evenly."""
-    return config.training.global_batch_size // config.training.micro_batch_size
+    return config.training.global_batch_size // config.micro_batch_size(model)

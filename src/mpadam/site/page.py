@@ -16,6 +16,7 @@ from mpadam.analysis.collect import STATUSES, Collected
 from mpadam.analysis.style import optimizer_styles
 from mpadam.site.facts import below_paper_scale, facts, model_facts
 from mpadam.site.pieces import Download, link, read_pieces
+from mpadam.study.paths import StudyPaths
 from mpadam.training.folder import RunFolder
 
 
@@ -47,7 +48,7 @@ def render_page(collected: Collected) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    root = collected.paths.root
+    output = collected.paths.output
     rows = run_rows(collected)
     return environment.get_template("index.html").render(
         study=collected.config.study,
@@ -56,7 +57,7 @@ def render_page(collected: Collected) -> str:
         facts=facts(collected),
         models=model_facts(collected),
         small=below_paper_scale(collected),
-        pieces=read_pieces(root),
+        pieces=read_pieces(output),
         cells=_by_cell(rows),
         lost=[row for row in rows if row.status != "completed"],
         above_unigram=collected.above_unigram()["folder"].tolist(),
@@ -66,9 +67,9 @@ def render_page(collected: Collected) -> str:
             if t.status == "refused"
         ],
         downloads=[
-            Download(name, link(root / name, root))
-            for name in ("tables/runs.csv", "study.yaml", "data/manifest.json")
-            if (root / name).exists()
+            Download(path.name, link(path, output))
+            for path in (output / "tables/runs.csv", output / "study.yaml", collected.paths.manifest)
+            if path.exists()
         ],
     )
 
@@ -77,7 +78,7 @@ def run_rows(collected: Collected) -> list[RunRow]:
     """All runs that the study asks for, in the order of its grid."""
     labels = {name: style.label for name, style in optimizer_styles(collected.runs["optimizer"]).items()}
     records: list[dict[str, Any]] = collected.runs.to_dict("records")  # type: ignore[assignment]
-    return [_row(run, labels, collected.paths.root) for run in records]
+    return [_row(run, labels, collected.paths) for run in records]
 
 
 def _by_cell(rows: list[RunRow]) -> dict[str, list[RunRow]]:
@@ -87,7 +88,7 @@ def _by_cell(rows: list[RunRow]) -> dict[str, list[RunRow]]:
     return groups
 
 
-def _row(run: dict[str, Any], labels: dict[str, str], root: Path) -> RunRow:
+def _row(run: dict[str, Any], labels: dict[str, str], paths: StudyPaths) -> RunRow:
     done = run["status"] == "completed"
     return RunRow(
         cell=CellKey(run["model"], run["budget"], run["regime"], run["optimizer"]).folder,
@@ -102,7 +103,7 @@ def _row(run: dict[str, Any], labels: dict[str, str], root: Path) -> RunRow:
         steps=f"{run['steps']:,}" if done else "",
         seconds=f"{run['seconds']:,.0f}" if done else "",
         problem=_problem(run),
-        files=_files(root / run["folder"], root),
+        files=_files(paths.root / run["folder"], paths.output),
     )
 
 

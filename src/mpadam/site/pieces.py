@@ -6,6 +6,7 @@ Everything in `tables/*.json` and `figures/*.json` is shown, so a new table or f
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,4 +60,4 @@ def _piece(path: Path, root: Path) -> Piece:
 
 def link(path: Path, root: Path) -> str:
     """Address of a file, relative to the page in `root`."""
-    return quote(path.relative_to(root).as_posix())
+    return quote(Path(os.path.relpath(path, root)).as_posix())

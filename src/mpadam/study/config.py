@@ -200,11 +200,29 @@ class TrainingConfig(Section):
     )
     log_every: PositiveInt = 10
     checkpoint_every: PositiveInt = 1000
+    plot_every: PositiveInt = Field(1000, description="steps between pictures of the loss in the run folder")
 
 
 class EvaluationConfig(Section):
     every: PositiveInt | None = Field(None, description="steps between validations; null: only at the end")
     batch_size: PositiveInt = Field(256, description="sequences a forward pass")
+
+
+class TransferConfig(Section):
+    """Who takes whose selected values, in place of a tuning of its own: `{what has none: what has one}`."""
+
+    models: dict[str, str] = Field(default_factory=dict)
+    regimes: dict[str, str] = Field(default_factory=dict)
+    optimizers: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _no_chains(self) -> TransferConfig:
+        for axis in ("models", "regimes", "optimizers"):
+            transfer = getattr(self, axis)
+            for name, source in transfer.items():
+                if source in transfer:
+                    raise ValueError(f"{axis}: {name} takes the values of {source}, which itself takes another's")
+        return self
 
 
 class TuningConfig(Section):
@@ -215,7 +233,7 @@ class TuningConfig(Section):
     budget: PositiveInt = 1
     steps_fraction: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="length of a trial, share of a run")
     seed: Annotated[int, Field(ge=0)] = Field(1000, description="of all trials; not one of the study's seeds")
-    transfer: dict[str, str] = Field(default_factory=dict, description="model: model whose selected values it takes")
+    transfer: TransferConfig = TransferConfig()
     trials_per_job: Annotated[Literal[1, "all"], PlainWords] = Field(
         1, description="all: the trials of a tuning share one job and its imports"
     )
@@ -231,6 +249,9 @@ class GridConfig(Section):
     """A block of the study: the product of its lists. A list left out means all that the study declares."""
 
     name: Name
+    target: Literal["all", "all_paper"] = Field(
+        "all", description="what runs it: all, or only all_paper (which runs all)"
+    )
     models: list[str] | None = None
     budgets: list[int] | None = None
     regimes: list[str] | None = None
@@ -278,12 +299,12 @@ class StudyConfig(Section):
                             f"grids: {grid.name}: {axis}: {value!r} is not declared; {axis} has "
                             f"{', '.join(map(str, declared))}"
                         )
-        for model, source in self.tuning.transfer.items():
-            for name in (model, source):
-                if name not in self.models:
-                    raise ValueError(f"tuning.transfer: {name!r} is no model; models has {', '.join(self.models)}")
-            if source in self.tuning.transfer:
-                raise ValueError(f"tuning.transfer: {model} takes {source}'s values, which itself takes another's")
+        for axis in ("models", "regimes", "optimizers"):
+            for pair in getattr(self.tuning.transfer, axis).items():
+                for name in pair:
+                    if name not in getattr(self, axis):
+                        known = ", ".join(getattr(self, axis))
+                        raise ValueError(f"tuning.transfer.{axis}: {name!r} is not declared; {axis} has {known}")
         if self.tuning.seed in self.seeds:
             raise ValueError(
                 f"tuning.seed {self.tuning.seed} is also in seeds: selection and report must not share a seed; "
@@ -293,7 +314,8 @@ class StudyConfig(Section):
 
     @model_validator(mode="after")
     def _whole_micro_batches(self) -> StudyConfig:
-        for model in self.models:
+        used = [model for grid in self.grids for model in (self.models if grid.models is None else grid.models)]
+        for model in used:
             if self.training.global_batch_size % self.micro_batch_size(model):
                 raise ValueError(
                     f"training.global_batch_size {self.training.global_batch_size} is not a multiple of "
@@ -318,6 +340,12 @@ class StudyConfig(Section):
                     f"optimizers.{entry}.values: tuning.mode is fixed, so the searched {key} needs a fixed value; "
                     f"write e.g.  values: {{{key}: {optimizer.search[key][0]}}}"
                 )
+            source = self.tuning.transfer.optimizers.get(entry)
+            for key, candidates in (self.searched(source) if source else {}).items():
+                try:
+                    check_hyperparameters(name, {key: candidates[0]})
+                except ValueError as error:
+                    raise ValueError(f"tuning.transfer.optimizers: {entry} from {source}: {error}") from None
             points = math.prod(len(v) for v in optimizer.search.values())
             if self.tuning.mode == "search" and optimizer.search and points < self.tuning.trials:
                 raise ValueError(

@@ -47,8 +47,13 @@ def grid_keys(config: StudyConfig, grid: GridConfig) -> list[RunKey]:
 
 
 def selection_key(config: StudyConfig, run: RunKey | TuningKey) -> TuningKey:
-    """Whose selected values a run uses: its own tuning, or that of the model it takes them from."""
-    return TuningKey(config.tuning.transfer.get(run.model, run.model), run.regime, run.optimizer)
+    """Whose selected values a run uses: its own tuning, or the one it takes them from."""
+    transfer = config.tuning.transfer
+    return TuningKey(
+        transfer.models.get(run.model, run.model),
+        transfer.regimes.get(run.regime, run.regime),
+        transfer.optimizers.get(run.optimizer, run.optimizer),
+    )
 
 
 def tuning_keys(config: StudyConfig) -> list[TuningKey]:

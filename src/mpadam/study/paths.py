@@ -10,14 +10,23 @@ from mpadam.study.grid import RunKey, TuningKey
 
 @dataclass(frozen=True)
 class StudyPaths:
-    """Folders and files under `results/<study>/`."""
+    """Folders and files under `results/<study>/`.
+
+    view: "" or "paper"; what is made of the runs of `all_paper` lies apart from what is made of those of `all`.
+    """
 
     study: str
     results: Path = Path("results")
+    view: str = ""
 
     @property
     def root(self) -> Path:
         return self.results / self.study
+
+    @property
+    def output(self) -> Path:
+        """Tables, figures and the page."""
+        return self.root / self.view
 
     @property
     def data(self) -> Path:

@@ -50,7 +50,7 @@ class ModelSpec(Section):
     vocab_size: int
     sequence_length: int
     attention: Literal["sdpa", "flash_attention_2", "eager"]
-    liger: bool
+    liger: bool = False
 
 
 class DataSpec(Section):
@@ -124,6 +124,7 @@ class RunFile(Section):
     labels: Labels
     data: str = Field(description="folder with the token files, relative to the run's folder")
     checkpoint_every: Annotated[int, Field(gt=0)]
+    plot_every: Annotated[int, Field(gt=0)] = 1000
     wandb: dict[str, str | None]
     spec: RunSpec
 
@@ -249,7 +250,7 @@ def resolve(
         regime=regime,
         optimizer=OptimizerSpec(
             name=request["optimizer"],
-            values=dict(sorted({**request["values"], **selected}.items())),
+            values=dict(sorted({**selected, **request["values"]}.items())),
             state_dtype="fp32" if regime.masters == "fp32" else training["state_dtype"],
         ),
         training=TrainingSpec(
@@ -279,6 +280,7 @@ def resolve(
         labels=Labels(**request["labels"]),
         data=data,
         checkpoint_every=training["checkpoint_every"],
+        plot_every=training["plot_every"],
         wandb=request["wandb"],
         spec=spec,
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,26 @@ class Workflow:
 
     # --- targets -----------------------------------------------------------------------------------------------------
 
+    def view(self, view: str) -> Workflow:
+        """The part of the study that a target runs: "" what `all` does, "paper" what `all_paper` does."""
+        grids = [grid for grid in self.config.grids if view or grid.target == "all"]
+        return replace(self, config=self.config.model_copy(update={"grids": grids}))
+
+    def view_name(self, wildcards: Any) -> str:
+        """`view` of wildcards, without the slash that makes it a folder."""
+        return str(wildcards.view).rstrip("/")
+
     def summaries(self) -> list[str]:
         """The summary of every run of the study."""
         return [str(self.paths.run(key) / "summary.json") for key in run_keys(self.config)]
 
-    def selections(self) -> list[str]:
+    def summaries_of_view(self, wildcards: Any) -> list[str]:
+        return self.view(self.view_name(wildcards)).summaries()
+
+    def selections_of_view(self, wildcards: Any) -> list[str]:
         """The selected values of every tuning that searches."""
-        return [str(self.paths.selected(key)) for key in self.tunings()]
+        view = self.view(self.view_name(wildcards))
+        return [str(self.paths.selected(key)) for key in view.tunings()]
 
     def searches(self, key: TuningKey) -> bool:
         return bool(tuning_identity(self.config, key))
@@ -79,9 +92,9 @@ class Workflow:
 
     # --- parameters of rules: canonical text, so that only a change of meaning is a change ---------------------------
 
-    def study_text(self) -> str:
-        """The resolved configuration."""
-        return canonical_json(self.config.model_dump(mode="json"))
+    def study_text(self, wildcards: Any) -> str:
+        """The resolved configuration of what a target runs."""
+        return canonical_json(self.view(self.view_name(wildcards)).config.model_dump(mode="json"))
 
     def source_text(self) -> str:
         """What the data source holds: names and sizes or versions, not dates.
