@@ -240,6 +240,22 @@ def test_an_update_of_one_weight_moves_others_only_through_an_amax_tensor_scale(
     assert (p[nonzero] != before[nonzero]).all() if moved else torch.equal(p[others], before[others])
 
 
+@pytest.mark.parametrize("write_back", ["nearest", "stochastic", "kahan"])
+def test_a_sticky_tensor_scale_is_kept_until_it_no_longer_fits(write_back: str) -> None:
+    """The store tells the format what is stored: the largest weight may shrink by over 2 before the scale moves."""
+    store = WeightStore(StorePlan(get_format("nvfp4_sticky"), write_back), weight(4, 32).detach(), {})
+    scales = []
+    for t, largest in enumerate((1.0, 0.4, 0.2), start=1):
+        target = torch.full((4, 32), 0.1)
+        target[0, 0] = largest
+        if t == 1:
+            store.initialise(target)
+        else:
+            store.write(target, torch.zeros(()), t)
+        scales.append(store.tensors["weight.tensor_scale"].item())
+    assert scales == [2.0**-11, 2.0**-11, 2.0**-13]
+
+
 # -- shards -----------------------------------------------------------------------------------------------------------
 
 
