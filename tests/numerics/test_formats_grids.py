@@ -195,6 +195,15 @@ def test_spacing_of_bf16() -> None:
     assert torch.equal(spacing(x, "bf16"), above - below)
 
 
+def test_grids_that_are_torch_dtypes_round_as_torch_over_the_whole_range() -> None:
+    patterns = np.random.default_rng(0).integers(0, 2**32, 100_000, dtype=np.uint32)
+    x = torch.from_numpy(np.concatenate([patterns, patterns >> 9, patterns | 0x70000000]).view(np.float32))
+    for fmt, dtype in [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]:
+        inside = x[x.abs() <= torch.finfo(dtype).max]
+        got = round_to_grid(inside, GRIDS[fmt])
+        assert torch.equal(got.view(torch.int32), inside.to(dtype).float().view(torch.int32))
+
+
 def test_signs_of_zero_and_e2m1_codes() -> None:
     assert decode_e2m1(torch.tensor([8], dtype=torch.uint8)).signbit().item()
     tiny = torch.tensor([-1e-30, 1e-30, -0.0, 0.0])

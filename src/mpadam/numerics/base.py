@@ -56,7 +56,8 @@ class Format(Protocol):
         """Round float32 `x` (any shape) to the format.
 
         bits: int32, shape of `x`, 32 uniform random bits an element; required if and only if rounding is stochastic.
-        previous: what is stored now; only a format with a sticky tensor scale looks at it.
+        previous: what is stored now. NVFP4 looks at its tensor scale, and formats whose scales are no powers of two
+            look at it under stochastic rounding, so that what has not changed keeps its scale and does not move.
         """
         ...
 

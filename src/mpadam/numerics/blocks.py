@@ -56,7 +56,7 @@ def scale_blocks(scales: Tensor, shape: torch.Size, block: tuple[int, int]) -> T
 
 def finite_amax(blocks: Tensor) -> Tensor:
     """Largest finite magnitude of each block, dimensions kept: a NaN or Inf must not spoil its neighbours' scale."""
-    return torch.where(torch.isfinite(blocks), blocks.abs(), 0.0).amax((2, 4), keepdim=True)
+    return blocks.abs().nan_to_num(nan=0.0, posinf=0.0).amax((2, 4), keepdim=True)
 
 
 def power_of_two_scale(amax: Tensor, limit: float) -> Tensor:

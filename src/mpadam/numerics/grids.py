@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from mpadam.numerics.base import Rounding
-from mpadam.numerics.rounding import check_rounding
+from mpadam.numerics.rounding import check_rounding, is_finite
 
 _EXPONENT_FIELD = 0x7F800000
 _ONE_EXPONENT = 1 << 23
@@ -73,15 +73,16 @@ def round_to_grid(x: Tensor, grid: Grid, rounding: Rounding = "nearest", bits: T
     `bits`; a value of the grid never moves.
     """
     magnitude = x.abs().clamp(max=grid.max)
-    ulp = step(magnitude, grid)
-    steps = magnitude * reciprocal_of_power_of_two(ulp)
+    binade = _binade(magnitude, grid)
+    # In two exact products, so that no factor leaves the range of float32 whatever the binade.
+    steps = magnitude * _two_over(binade) * 2.0 ** (grid.mantissa_bits - 1)
     if bits is None:
         whole = torch.round(steps)
     else:
         floor = torch.floor(steps)
         threshold = ((steps - floor) * 2.0**31).to(torch.int32)
         whole = floor + ((bits & 0x7FFFFFFF) < threshold)
-    return torch.copysign(whole * ulp, x)
+    return torch.copysign(whole * 2.0**-grid.mantissa_bits * binade, x)
 
 
 def saturating_cast(x: Tensor, fmt: str, rounding: Rounding = "nearest", bits: Tensor | None = None) -> Tensor:
@@ -93,7 +94,7 @@ def saturating_cast(x: Tensor, fmt: str, rounding: Rounding = "nearest", bits: T
     grid = get_grid(fmt, ("e4m3", "e5m2"))
     assert grid.dtype is not None
     x = x.detach()
-    finite = torch.isfinite(x)
+    finite = is_finite(x)
     if bits is not None:
         x = round_to_grid(torch.where(finite, x, 0.0), grid, rounding, bits)
     # Within the range torch's own cast is to nearest, ties to even, on CPU and GPU alike.
@@ -124,11 +125,20 @@ def decode_table(fmt: str) -> Tensor:
 
 def step(magnitude: Tensor, grid: Grid) -> Tensor:
     """`spacing` of finite float32 values that are not negative and not above grid.max."""
-    smallest = (grid.min_exponent + 127) * _ONE_EXPONENT
-    binade = (magnitude.view(torch.int32) & _EXPONENT_FIELD).clamp(min=smallest).view(torch.float32)
-    return binade * 2.0**-grid.mantissa_bits
+    return _binade(magnitude, grid) * 2.0**-grid.mantissa_bits
 
 
 def reciprocal_of_power_of_two(p: Tensor) -> Tensor:
-    """1/p, exact without a division (a compiled GPU division is approximate); p a normal power of two to 2**126."""
+    """1/p, exact without a division (a compiled GPU division is approximate); p from 2**-126 to 2**126."""
     return (254 * _ONE_EXPONENT - p.view(torch.int32)).view(torch.float32)
+
+
+def _binade(magnitude: Tensor, grid: Grid) -> Tensor:
+    """The power of two at or below each magnitude, at least 2**min_exponent."""
+    smallest = (grid.min_exponent + 127) * _ONE_EXPONENT
+    return (magnitude.view(torch.int32) & _EXPONENT_FIELD).clamp(min=smallest).view(torch.float32)
+
+
+def _two_over(p: Tensor) -> Tensor:
+    """2/p for every power of two p from 2**-126 to 2**127."""
+    return (255 * _ONE_EXPONENT - p.view(torch.int32)).view(torch.float32)

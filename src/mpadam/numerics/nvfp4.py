@@ -44,7 +44,7 @@ from mpadam.numerics.blocks import (
     to_blocks,
 )
 from mpadam.numerics.grids import E2M1, E4M3, decode_e2m1, encode_e2m1, round_to_grid
-from mpadam.numerics.rounding import check_rounding, convert
+from mpadam.numerics.rounding import check_rounding, convert, is_finite
 
 TensorScale = Literal["amax", "pow2_sticky"]
 _BLOCK = (1, 16)
@@ -90,7 +90,7 @@ class NvFp4:
             usable = (stored >= _MIN_BLOCK_SCALE) & (round_to_grid(stored, E4M3) == stored)
             kept = keep_unchanged(scale, stored, blocks, self._decode_blocks(previous))
             scale = torch.where(usable, kept, scale)
-        finite = torch.isfinite(blocks).all(4, keepdim=True)
+        finite = is_finite(blocks).all(4, keepdim=True)
         rounded = self._round(torch.where(finite, blocks, 0.0), scale, tensor_scale, rounding, bits)
         scales = torch.where(finite, scale, torch.nan).to(torch.float8_e4m3fn).view(torch.uint8)
         tensors = {
