@@ -27,7 +27,8 @@ from mpadam.optim.registry import build_optimizer
 from mpadam.optim.update import Observation
 
 SHAPE = (6, 40)  # rows that fill neither a block of 16 nor one of 256
-STEPS = {"nearest": 100, "stochastic": 15, "kahan": 15}  # the rules are the same; what differs is the write-back
+STEPS = 100  # of each rule in three formats; elsewhere only the write-back or the grid differs, and 10 do
+LONG = {"fp32", "bf16", "fp8_e5m2"}
 STATE_DTYPE = {
     "fp32": "fp32", "bf16": "bf16", "fp8_e4m3": "fp32", "fp8_e5m2": "bf16", "nvfp4": "bf16", "nvfp4_sticky": "fp32",
 }  # fmt: skip
@@ -171,7 +172,8 @@ class Case:
 @pytest.mark.parametrize("name", optimizer_names())
 def test_every_update_agrees_with_float64(name: str, weight_format: str) -> None:
     case = Case(name, weight_format)
-    for t in range(1, STEPS[case.name.write_back] + 1):
+    steps = STEPS if case.name.write_back == "nearest" and weight_format in LONG else 10
+    for t in range(1, steps + 1):
         expected, got, carry = case.update(t)
         case.check(expected, got, carry)
         case.check_states(expected, got)
@@ -189,7 +191,7 @@ def test_every_update_agrees_with_float64(name: str, weight_format: str) -> None
 @pytest.mark.parametrize("form", ["", "-rho-tensor", "-unnormalized"])
 def test_other_hyperparameters_agree_too(form: str, values: dict) -> None:
     case = Case("m-plus-adam" + form, "fp32", values)
-    for t in range(1, STEPS["nearest"] + 1):
+    for t in range(1, STEPS + 1):
         expected, got, carry = case.update(t)
         case.check(expected, got, carry)
         case.check_states(expected, got)

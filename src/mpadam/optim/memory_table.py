@@ -14,7 +14,7 @@ from mpadam.optim.memory import Bytes, bytes_per_parameter
 from mpadam.optim.names import RULES, WRITE_BACKS, optimizer_names
 from mpadam.optim.registry import build_optimizer
 
-MATRIX = (256, 1024)
+MATRIX = (128, 512)
 Measured = tuple[Bytes, float]  # with bf16 states, and the states alone in float32
 
 
