@@ -138,7 +138,7 @@ def test_a_signal_lets_the_step_finish_and_is_saved(tmp_path, data, uninterrupte
     good = loop.update
 
     def interrupted(session, gradients):
-        if session.progress.step == 3:
+        if gradients.step == 4:
             os.kill(os.getpid(), signal.SIGUSR1)
             os.kill(os.getpid(), signal.SIGUSR1)  # schedulers may send it twice
         good(session, gradients)

@@ -47,8 +47,9 @@ def test_o9_t2_splits_of_a_batch_give_the_same_gradient(tmp_path, data, gradient
         )
         results[micro] = loop.backward(session, 1)
     for micro in (4, 1):
-        assert results[micro].loss == pytest.approx(results[16].loss, rel=1e-5)
-        assert results[micro].norm == pytest.approx(results[16].norm, rel=1e-3)
+        (loss, norm), (whole_loss, whole_norm) = results[micro].values.tolist(), results[16].values.tolist()
+        assert loss == pytest.approx(whole_loss, rel=1e-5)
+        assert norm == pytest.approx(whole_norm, rel=1e-3)
         assert results[micro].target_tokens == results[16].target_tokens
         for split, whole in zip(results[micro].tensors, results[16].tensors, strict=True):
             assert split.dtype == torch.float32
@@ -65,7 +66,7 @@ def test_t2_loss_is_the_mean_over_target_tokens_of_the_global_batch(tmp_path, da
     nll = nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
     result = loop.backward(session, 1)
     assert 0 < result.target_tokens < 16 * (LENGTH - 1)
-    assert result.loss == pytest.approx(nll.item(), rel=1e-5)
+    assert result.values[0].item() == pytest.approx(nll.item(), rel=1e-5)
 
 
 def test_t2_a_budget_of_ten_updates_is_ten_updates(tmp_path, data):
@@ -102,14 +103,22 @@ def test_clipping_scales_to_the_limit_and_leaves_smaller_gradients_alone():
     generator = torch.Generator().manual_seed(0)
     gradients = [torch.randn(shape, generator=generator) for shape in ((30, 20), (7,))]
     before = [g.clone() for g in gradients]
-    norm = global_norm(gradients).item()
-    assert norm == pytest.approx(math.sqrt(sum(float((g.double() ** 2).sum()) for g in gradients)), rel=1e-6)
-    clip_(gradients, norm=norm, limit=2 * norm)
+    norm = global_norm(gradients)
+    assert norm.item() == pytest.approx(math.sqrt(sum(float((g.double() ** 2).sum()) for g in gradients)), rel=1e-6)
+    clip_(gradients, norm=norm, limit=2 * norm.item())
     clip_(gradients, norm=norm, limit=None)
     assert all(torch.equal(a, b) for a, b in zip(gradients, before, strict=True))
     clip_(gradients, norm=norm, limit=0.5)
     assert global_norm(gradients).item() == pytest.approx(0.5, rel=1e-5)
-    torch.testing.assert_close(gradients[0], before[0] * (0.5 / norm))
+    torch.testing.assert_close(gradients[0], before[0] * (0.5 / norm.item()))
+
+
+def test_clipping_bf16_gradients_multiplies_in_float32_and_rounds_once():
+    gradient = torch.randn(1000, generator=torch.Generator().manual_seed(0)).bfloat16()
+    norm = global_norm([gradient])
+    expected = (gradient.float() * (0.3 / norm.item())).bfloat16()
+    clip_([gradient], norm=norm, limit=0.3)
+    assert torch.equal(gradient, expected)
 
 
 def test_the_norm_of_bf16_gradients_is_taken_in_float32():
@@ -141,10 +150,11 @@ def poison(monkeypatch, *, at, where):
         if step < at:
             return result
         if where == "loss":
-            return loop.Gradients(math.nan, result.norm, result.tensors, result.positions, result.target_tokens)
-        result.tensors[3].view(-1)[5] = math.nan
-        norm = global_norm(result.tensors).item()
-        return loop.Gradients(result.loss, norm, result.tensors, result.positions, result.target_tokens)
+            result.values[0] = math.nan
+        else:
+            result.tensors[3].view(-1)[5] = math.nan
+            result.values[1] = global_norm(result.tensors)
+        return result
 
     monkeypatch.setattr(loop, "backward", bad)
 
@@ -158,7 +168,7 @@ def test_o10_what_is_not_finite_ends_the_run_before_the_update(tmp_path, data, w
 
     def watch(session, gradients):
         good(session, gradients)
-        name = session.folder.path.name, session.progress.step + 1
+        name = session.folder.path.name, gradients.step
         weights[name] = {key: value.clone() for key, value in session.model.state_dict().items()}
 
     monkeypatch.setattr(loop, "update", watch)
@@ -194,7 +204,7 @@ def test_o10_a_validation_that_is_not_finite_is_divergence_too(tmp_path, data, m
 
     def explode(session, gradients):
         good(session, gradients)
-        if session.progress.step == 3:
+        if gradients.step == 4:
             with torch.no_grad():
                 session.model.model.norm.weight.fill_(math.inf)
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mpadam.training.ranks import Ranks
+    from mpadam.training.stopping import Stopper
 
 HELP = "train the run that a folder's run.yaml describes, from its newest checkpoint if there is one"
 EXAMPLE = "mpadam train --run-dir results/smoke/runs/200k/1x/bf16-bf16/m-plus-adam/seed0"
 EXIT_REFUSED = 3
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--replace", action="store_true", help="discard checkpoints of a run with another hash (else: exit code 3)"
     )
     parser.add_argument(
+        "--change-world-size",
+        action="store_true",
+        help="go on from a checkpoint that another number of processes has made (else: exit code 3)",
+    )
+    parser.add_argument(
         "--stop-after-minutes", type=float, metavar="M", help="then finish the step, save, and end with exit code 75"
     )
 
@@ -26,17 +38,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.stop_after_minutes is not None and not args.stop_after_minutes >= 0:
         raise ValueError(f"--stop-after-minutes {args.stop_after_minutes}: give a number of minutes from 0")
-    from mpadam.training.folder import RefusedError
-    from mpadam.training.run import train_folder
+    from mpadam.training.ranks import joined
     from mpadam.training.stopping import Stopper
 
-    with Stopper(args.stop_after_minutes) as stop:
+    with Stopper(args.stop_after_minutes) as stop, joined() as ranks:
         for folder in args.run_dir:
-            try:
-                code = train_folder(folder, stop=stop, replace=args.replace)
-            except RefusedError as error:
-                print(f"mpadam train: {error}", file=sys.stderr)
-                return EXIT_REFUSED
+            code = _train(folder, args, stop, ranks)
             if code != 0:
                 return code
     return 0
+
+
+def _train(folder: Path, args: argparse.Namespace, stop: Stopper, ranks: Ranks) -> int:
+    """Train one folder; returns the exit code. What went wrong is said by the leading rank alone."""
+    from mpadam.cli import EXIT_BAD_INPUT
+    from mpadam.training.folder import RefusedError
+    from mpadam.training.run import train_folder
+    from mpadam.training.stopping import EXIT_STOPPED
+
+    try:
+        return train_folder(
+            folder, stop=stop, replace=args.replace, ranks=ranks, change_world_size=args.change_world_size
+        )
+    except RefusedError as error:
+        code, message = EXIT_REFUSED, str(error)
+    except ValueError as error:
+        code, message = EXIT_BAD_INPUT, str(error)
+    except OSError as error:
+        if error.errno not in FULL_DISK:
+            raise
+        code, message = EXIT_STOPPED, f"{error}; make room, then the same command goes on from the last checkpoint"
+    if ranks.leads:
+        print(f"mpadam train: {message}", file=sys.stderr)
+    return code

@@ -5,8 +5,8 @@
 
 A checkpoint is written under a temporary name, brought to disk and renamed. Its manifest has the run's hash, the
 progress and a checksum of the state; the newest one that is intact and of this run counts, and a broken one is passed
-over with a warning. Disk use of a run: two full states (weights, masters, moments) while it trains, then 2 bytes a
-parameter.
+over with a warning. Disk use of a run: two full states (weights, masters, moments) while it trains and a third for
+the moment of a save, then 2 bytes a parameter.
 """
 
 from __future__ import annotations
@@ -36,22 +36,26 @@ class Progress:
     """How far a run is: everything that its records count, from its very start.
 
     positions: sequence positions seen, pads too. target_tokens: those that counted in the loss.
-    seconds: training time over all attempts. timed_*: what the throughput is taken from. last_loss: of the latest
-    update.
+    seconds: training time over all attempts; device_seconds: times the number of ranks.
+    timed_*: what the throughput is taken from. last_loss: of the latest update.
     validation: one entry an evaluation. metrics_bytes: length of metrics.jsonl.
+    world_sizes: numbers of ranks that have trained it, one after the other.
     """
 
     step: int = 0
     positions: int = 0
     target_tokens: int = 0
     seconds: float = 0.0
+    device_seconds: float = 0.0
     timed_seconds: float = 0.0
     timed_tokens: int = 0
+    timed_positions: int = 0
     last_loss: float | None = None
     peak_memory_bytes: int = 0
     metrics_bytes: int = 0
     attempts: int = 0
     validation: list[dict[str, Any]] = field(default_factory=list)
+    world_sizes: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ def save(root: Path, *, run_hash: str, progress: Progress, state: dict[str, Any]
     """Write a checkpoint and return its folder.
 
     name: of the folder; default: after the step.
-    Raises OSError if the disk is full; what was there before stays as it was.
+    Raises OSError, with what is left, if the disk is full or fails; what was there before stays as it was.
     """
     final = root / (name or f"step{progress.step:08d}")
     temporary = root / f".{final.name}.tmp"
@@ -88,10 +92,24 @@ def save(root: Path, *, run_hash: str, progress: Progress, state: dict[str, Any]
             shutil.rmtree(final)
         temporary.rename(final)
         _sync_folder(root)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        if (fault := _disk_fault(error)) is not None:
+            raise OSError(fault.errno, f"{final.name} could not be saved: {fault.strerror}; {_left(root)}") from error
         raise
     return final
+
+
+def _disk_fault(error: BaseException | None) -> OSError | None:
+    """The OSError that an error is or comes from: torch's writer raises another one on its way out."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__context__
+    return error
+
+
+def _left(root: Path) -> str:
+    folders = step_folders(root)
+    return f"{folders[-1]} is as it was" if folders else "there is no checkpoint before it"
 
 
 def newest(root: Path, *, run_hash: str, usable: Callable[[Progress], bool] = lambda _: True) -> Checkpoint | None:

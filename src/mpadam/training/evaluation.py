@@ -13,6 +13,7 @@ from torch import Tensor
 from mpadam.data import Batch
 from mpadam.model.fp8.control import fp8_enabled
 from mpadam.model.loss import token_nll
+from mpadam.training.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     from transformers.models.llama.modeling_llama import LlamaForCausalLM
@@ -31,9 +32,12 @@ class Validation:
 
 
 @torch.no_grad()
-def evaluate(model: LlamaForCausalLM, batches: Iterable[Batch], *, fp8: bool = False) -> Validation:
+def evaluate(
+    model: LlamaForCausalLM, batches: Iterable[Batch], *, fp8: bool = False, ranks: Ranks = ALONE
+) -> Validation:
     """Mean negative log-likelihood of all target tokens: each from float32 logits, summed in float64.
 
+    batches: of this rank; the result is that of all ranks together.
     fp8: let FP8 layers compute in FP8, with the scales as they are; otherwise they compute in bf16.
     Raises ValueError if the batches hold no target token.
     """
@@ -46,9 +50,10 @@ def evaluate(model: LlamaForCausalLM, batches: Iterable[Batch], *, fp8: bool = F
             total += token_nll(model, input_ids, labels).sum(dtype=torch.float64)
             tokens += batch.target_tokens
     model.train()
+    (tokens,) = ranks.total(tokens)
     if tokens == 0:
         raise ValueError("the validation set has no target tokens: give data.validation_tokens above 0, and text")
-    return Validation(loss=total.item() / tokens, tokens=tokens)
+    return Validation(loss=ranks.sum_(total).item() / tokens, tokens=tokens)
 
 
 def to_tensors(batch: Batch, device: torch.device | str) -> tuple[Tensor, Tensor]:

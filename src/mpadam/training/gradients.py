@@ -1,15 +1,19 @@
 """Gradients of one update: sums in float32, norm in float32, one rounding to the gradient's dtype.
 
-With one micro-batch autograd's own gradient is used. With more, each is added to a float32 sum: in bf16 a thousand
-ones add up to 256.
+With one micro-batch autograd's own gradient is used. With more, or with several ranks, each is added to a float32 sum:
+in bf16 a thousand ones add up to 256.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
+
+from mpadam.training.ranks import Ranks
+
+BUCKET_ELEMENTS = 2**26  # of one collective: 256 MB in float32
 
 
 def accumulate_in_float32(parameters: Iterable[nn.Parameter]) -> None:
@@ -18,16 +22,47 @@ def accumulate_in_float32(parameters: Iterable[nn.Parameter]) -> None:
         parameter.grad_dtype = torch.float32
 
 
+def sum_over_ranks_(gradients: list[Tensor], ranks: Ranks) -> None:
+    """Sum each float32 gradient over all ranks, in place; a collective takes many small ones at once."""
+    if ranks.size == 1:
+        return
+    for bucket in _buckets(gradients):
+        flat = ranks.sum_(torch.cat([gradient.flatten() for gradient in bucket]))
+        parts = flat.split([gradient.numel() for gradient in bucket])
+        torch._foreach_copy_(bucket, [part.view_as(g) for part, g in zip(parts, bucket, strict=True)])
+
+
+def _buckets(gradients: list[Tensor]) -> Iterator[list[Tensor]]:
+    bucket: list[Tensor] = []
+    for gradient in gradients:
+        assert gradient.dtype == torch.float32
+        if bucket and sum(g.numel() for g in bucket) + gradient.numel() > BUCKET_ELEMENTS:
+            yield bucket
+            bucket = []
+        bucket.append(gradient)
+    yield bucket
+
+
 def global_norm(gradients: list[Tensor]) -> Tensor:
     """Euclidean norm over all gradients, a float32 scalar; not finite if and only if some gradient is not, or huge."""
     norms = torch._foreach_norm(gradients, 2, dtype=torch.float32)
     return torch.linalg.vector_norm(torch.stack(norms))
 
 
-def clip_(gradients: list[Tensor], *, norm: float, limit: float | None) -> None:
-    """Scale gradients of this norm down to norm `limit`, where they are above it."""
-    if limit is not None and norm > limit:
-        torch._foreach_mul_(gradients, limit / norm)
+def clip_(gradients: list[Tensor], *, norm: Tensor, limit: float | None) -> None:
+    """Scale gradients of this norm (a scalar on their device, which is not waited for) down to norm `limit`.
+
+    The product is taken in float32; where the norm is below the limit, the factor is 1 and no bit changes.
+    """
+    if limit is None:
+        return
+    factor = (limit / norm.double()).clamp(max=1.0).float()
+    wide = [gradient for gradient in gradients if gradient.dtype == torch.float32]
+    if wide:
+        torch._foreach_mul_(wide, factor)
+    for gradient in gradients:
+        if gradient.dtype != torch.float32:
+            gradient.copy_(gradient.float().mul_(factor))
 
 
 def round_to_bf16_(gradients: list[Tensor]) -> None:

@@ -1,13 +1,18 @@
 """The training loop.
 
 An update: gradients of the global batch's mean loss (a token counts the same wherever it stands), a look at whether
-all is finite, clipping, the optimizer. A loss or gradient that is not finite ends the run *before* the update, as
-`diverged`: weights, moments and rounding streams stay as they were after the last good step.
+all is finite, clipping, the optimizer. A loss or gradient that is not finite ends the run as `diverged`, and with
+`check_nonfinite_every: 1` *before* the update: weights, moments and rounding streams stay as they were after the last
+good step. With a larger number it is noticed later, at the latest before anything is logged, validated or saved; step
+and last finite loss are the same, and so is every number of a run that stays finite.
+
+With several ranks, each of them takes all the steps here; what only one may do is `ranks.together`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -18,23 +23,41 @@ from mpadam.model.loss import loss_sum
 from mpadam.study.spec import TrainingSpec
 from mpadam.training import checkpoint as checkpoints
 from mpadam.training.evaluation import evaluate, to_tensors
-from mpadam.training.gradients import clip_, global_norm, round_to_bf16_
-from mpadam.training.metrics import MetricsFile
-from mpadam.training.progress import Meter, ProgressLine
+from mpadam.training.gradients import clip_, global_norm, round_to_bf16_, sum_over_ranks_
+from mpadam.training.progress import Meter
+from mpadam.training.records import Records, open_records
 from mpadam.training.session import Session, checkpoint_state
 from mpadam.training.stopping import Stopper
 
 
 @dataclass(frozen=True)
 class Gradients:
-    """What the backward passes of one update gave: mean loss, global norm, and what was seen."""
+    """What the backward passes of one update gave.
 
-    loss: float
-    norm: float
+    values: mean loss and global norm, float64 (2,) on the device, the same bits on all ranks; nobody has waited for
+        them yet.
+    tensors: the gradients, summed over all ranks.
+    positions, target_tokens: of the whole global batch.
+    flushed_share: of the gradients of FP8 layers, on logged steps.
+    """
+
+    step: int
+    values: Tensor
     tensors: list[Tensor]
     positions: int
     target_tokens: int
-    flushed_share: float | None = None  # of the gradients of FP8 layers, on logged steps
+    flushed_share: float | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An update whose gradients are known: what `Gradients` says, read from the device."""
+
+    step: int
+    loss: float
+    norm: float
+    positions: int
+    target_tokens: int
 
     @property
     def fault(self) -> str | None:
@@ -46,61 +69,94 @@ class Gradients:
 
 @dataclass(frozen=True)
 class Ended:
-    """How training ended: `completed`, `diverged` (at which update, what was not finite) or `stopped` (why)."""
+    """How training ended: `completed`, `diverged` (at which update, what was not finite) or `stopped` (why).
+
+    updates: how many the weights have had.
+    """
 
     status: str
     step: int
     reason: str | None = None
+    updates: int = 0
 
 
-def train(session: Session, stop: Stopper) -> Ended:
+def train(session: Session, stop: Stopper, *, guard: Callable[[], None] = lambda: None) -> Ended:
     """Train from where the session stands to the end, to divergence, or until it has to stop.
 
     Metrics are appended and checkpoints saved on the way; when it stops, the finished step is saved.
+    guard: called before anything is written; raises if this process may not write any more.
     """
-    line = ProgressLine(session.spec.training.steps, done=session.progress.step)
-    with MetricsFile(session.folder.metrics, offset=session.progress.metrics_bytes) as metrics:
-        try:
-            return _steps(session, stop, metrics, line)
-        finally:
-            line.close()
-            session.progress.metrics_bytes = metrics.sync()
+    records = open_records(session, guard)
+    try:
+        ended = _steps(session, stop, records)
+        session.progress.metrics_bytes = records.sync()
+        return ended
+    finally:
+        records.close()
 
 
-def _steps(session: Session, stop: Stopper, metrics: MetricsFile, line: ProgressLine) -> Ended:
-    spec, progress = session.spec.training, session.progress
-    meter = Meter(progress)
+def _steps(session: Session, stop: Stopper, records: Records) -> Ended:
+    spec, progress, ranks = session.spec.training, session.progress, session.ranks
+    meter = Meter(progress, ranks=ranks.size)
+    unseen: list[Gradients] = []
     for step in range(progress.step + 1, spec.steps + 1):
         meter.start()
         rates = set_rates(session, step)
         gradients = backward(session, step)
-        if gradients.fault:
-            return Ended("diverged", step, gradients.fault)
+        unseen.append(gradients)
+        if is_checked(session, step) and (diverged := look(session, unseen, updates=step - 1)):
+            return diverged
         update(session, gradients)
-        _advance(session, step, gradients)
-        meter.stop(gradients.target_tokens)
+        meter.stop(gradients.target_tokens, gradients.positions)
         last = step == spec.steps
         if is_logged(spec, step):
-            record = _record(session, gradients, rates, meter.tokens_per_s())
-            metrics.append(record)
-            line.show(record)
-        if last or (spec.evaluate_every and step % spec.evaluate_every == 0):
-            fault = validate(session)
-            if fault:
-                return Ended("diverged", step, fault)
+            records.step(_record(session, gradients, rates, meter.tokens_per_s()))
+        if is_validated(spec, step) and (fault := validate(session, records)):
+            return Ended("diverged", step, fault, updates=step)
         meter.count()
-        reason = None if last else stop.reason
-        if reason or (not last and step % session.run.checkpoint_every == 0):
-            save(session, metrics)
+        reason = None if last else ranks.any_reason(stop.reason)
+        if reason or is_saved(session, step):
+            if unseen and (diverged := look(session, unseen, updates=step)):
+                return diverged
+            save(session, records)
             meter.count()
         if reason:
-            return Ended("stopped", step, reason)
-    return Ended("completed", spec.steps)
+            return Ended("stopped", step, reason, updates=step)
+    return Ended("completed", spec.steps, updates=spec.steps)
 
 
 def is_logged(spec: TrainingSpec, step: int) -> bool:
     """Whether update `step` gets a line in metrics.jsonl."""
     return step in (1, spec.steps) or step % spec.log_every == 0
+
+
+def is_validated(spec: TrainingSpec, step: int) -> bool:
+    """Whether the model is validated after update `step`."""
+    return step == spec.steps or (spec.evaluate_every is not None and step % spec.evaluate_every == 0)
+
+
+def is_saved(session: Session, step: int) -> bool:
+    """Whether there is a checkpoint after update `step`; at the end the results take its place."""
+    return step < session.spec.training.steps and step % session.run.checkpoint_every == 0
+
+
+def is_checked(session: Session, step: int) -> bool:
+    """Whether update `step` waits until it is known that its gradients are finite."""
+    spec = session.spec.training
+    written = is_logged(spec, step) or is_validated(spec, step) or is_saved(session, step)
+    return written or step % spec.check_nonfinite_every == 0
+
+
+def look(session: Session, unseen: list[Gradients], *, updates: int) -> Ended | None:
+    """Read what has not been looked at yet, and count it as progress; `Ended` at the first that is not finite."""
+    values = torch.stack([gradients.values for gradients in unseen]).tolist()
+    for gradients, (loss, norm) in zip(unseen, values, strict=True):
+        seen = Seen(gradients.step, loss, norm, gradients.positions, gradients.target_tokens)
+        if seen.fault:
+            return Ended("diverged", seen.step, seen.fault, updates=updates)
+        _advance(session, seen)
+    unseen.clear()
+    return None
 
 
 def set_rates(session: Session, step: int) -> dict[str, float]:
@@ -112,11 +168,13 @@ def set_rates(session: Session, step: int) -> dict[str, float]:
 
 
 def backward(session: Session, step: int) -> Gradients:
-    """Gradients of the mean loss over the target tokens of global batch `step`, micro-batch by micro-batch."""
-    spec, device = session.spec.training, session.spec.training.device
-    batch = session.batches.batch(step - 1)  # which counts from 0
+    """Gradients of the mean loss over the target tokens of global batch `step`: this rank's rows micro-batch by
+    micro-batch, then summed over all ranks."""
+    spec, device, ranks = session.spec.training, session.spec.training.device, session.ranks
+    batch = session.batches.batch(step - 1, ranks.rows(spec.global_batch_size))  # which counts from 0
+    positions, target_tokens = ranks.total(batch.positions, batch.target_tokens)
     input_ids, labels = to_tensors(batch, device)
-    scale = 1.0 / max(1, batch.target_tokens)
+    scale = 1.0 / max(1, target_tokens)
     session.optimizer.zero_grad(set_to_none=True)
     total = torch.zeros((), dtype=torch.float64, device=device)
     with fp8_step(session.model, count_flushed=is_logged(spec, step)) as flushed:
@@ -126,23 +184,24 @@ def backward(session: Session, step: int) -> Gradients:
             loss.backward()
             total += nll
     tensors = [p.grad for p in session.model.parameters() if p.grad is not None]
-    loss_value, norm = torch.stack([total * scale, global_norm(tensors).double()]).tolist()
-    return Gradients(loss_value, norm, tensors, input_ids.numel(), batch.target_tokens, flushed.share)
+    sum_over_ranks_(tensors, ranks)
+    values = torch.stack([ranks.sum_(total) * scale, global_norm(tensors).double()])
+    return Gradients(step, ranks.as_leading_(values), tensors, positions, target_tokens, flushed.share)
 
 
 def update(session: Session, gradients: Gradients) -> None:
     """Clip, round to the gradient's dtype, and let the optimizer step."""
-    clip_(gradients.tensors, norm=gradients.norm, limit=session.spec.training.clip_norm)
+    clip_(gradients.tensors, norm=gradients.values[1], limit=session.spec.training.clip_norm)
     if session.spec.training.gradient_dtype == "bf16":
         round_to_bf16_(gradients.tensors)
     session.optimizer.step()
 
 
-def _advance(session: Session, step: int, gradients: Gradients) -> None:
+def _advance(session: Session, seen: Seen) -> None:
     progress = session.progress
-    progress.step, progress.last_loss = step, gradients.loss
-    progress.positions += gradients.positions
-    progress.target_tokens += gradients.target_tokens
+    progress.step, progress.last_loss = seen.step, seen.loss
+    progress.positions += seen.positions
+    progress.target_tokens += seen.target_tokens
 
 
 def _record(
@@ -150,38 +209,48 @@ def _record(
 ) -> dict[str, int | float]:
     """A line of metrics.jsonl; positions and target tokens are those seen so far."""
     progress = session.progress
+    loss, norm = gradients.values.tolist()
     return {
         "step": progress.step,
         "positions": progress.positions,
         "target_tokens": progress.target_tokens,
-        "loss": gradients.loss,
+        "loss": loss,
         **rates,
-        "grad_norm": gradients.norm,
+        "grad_norm": norm,
         **({} if gradients.flushed_share is None else {"fp8_flushed_share": gradients.flushed_share}),
         "tokens_per_s": round(tokens_per_s, 1),
     }
 
 
-def validate(session: Session) -> str | None:
+def validate(session: Session, records: Records) -> str | None:
     """Evaluate the model and keep the result; returns what was not finite, or None."""
-    batches = session.validation.batches(session.spec.training.evaluation_batch_size)
-    result = evaluate(session.model, batches, fp8=session.spec.regime.fp8_eval)
+    spec, ranks = session.spec, session.ranks
+    batches = session.validation.batches(spec.training.evaluation_batch_size, rank=ranks.rank, world_size=ranks.size)
+    result = evaluate(session.model, batches, fp8=spec.regime.fp8_eval, ranks=ranks)
     if not math.isfinite(result.perplexity):
         return f"validation loss {result.loss}"
-    session.progress.validation.append(
-        {
-            "step": session.progress.step,
-            "loss": result.loss,
-            "perplexity": result.perplexity,
-            "tokens": result.tokens,
-        }
-    )
+    entry = {
+        "step": session.progress.step,
+        "loss": result.loss,
+        "perplexity": result.perplexity,
+        "tokens": result.tokens,
+    }
+    session.progress.validation.append(entry)
+    records.validation(entry)
     return None
 
 
-def save(session: Session, metrics: MetricsFile) -> None:
-    """Write a checkpoint of the step just finished, and delete those no longer needed."""
-    session.progress.metrics_bytes = metrics.sync()
+def save(session: Session, records: Records) -> None:
+    """Write a checkpoint of the step just finished, and delete those no longer needed.
+
+    Raises RuntimeError if the ranks do not hold the same weights: then none of them is worth keeping.
+    """
+    session.ranks.check_same(dict(session.model.named_parameters()))
+    session.ranks.together(lambda: _write_checkpoint(session, records))
+
+
+def _write_checkpoint(session: Session, records: Records) -> None:
+    session.progress.metrics_bytes = records.sync()
     root = session.folder.checkpoints
     checkpoints.save(root, run_hash=session.spec.hash, progress=session.progress, state=checkpoint_state(session))
     checkpoints.retain(root)

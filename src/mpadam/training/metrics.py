@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 
 class MetricsFile:
-    """Appends whole lines. As a context manager it closes the file."""
+    """Appends whole lines."""
 
     def __init__(self, path: Path, *, offset: int) -> None:
         """Open the file, cut to `offset` bytes. The caller has seen to it that it is that long (`holds`)."""
@@ -31,12 +30,7 @@ class MetricsFile:
         os.fsync(self._file.fileno())
         return os.fstat(self._file.fileno()).st_size
 
-    def __enter__(self) -> MetricsFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._file.close()
 
 

@@ -1,4 +1,4 @@
-"""`loss.svg` of a run folder: training loss and validations against steps.
+"""`loss.svg` of a run folder: training loss and validations against steps, drawn now and then and at the end.
 
 Written by hand, since importing a plotting library takes longer than a small training.
 """
@@ -6,8 +6,14 @@ Written by hand, since importing a plotting library takes longer than a small tr
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Any
+
+from mpadam.atomic import write_text
+from mpadam.study.spec import RunFile
+from mpadam.training.folder import RunFolder
+from mpadam.training.metrics import read_metrics
 
 WIDTH, HEIGHT = 640, 400
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 36, 44
@@ -15,6 +21,39 @@ TRAIN, VALIDATION = "#4477aa", "#cc3311"
 MAX_POINTS = 1000
 
 Point = tuple[float, float]
+
+
+class LossPlot:
+    """Draws the picture at the first logged step of every `plot_every` steps, and at every validation.
+
+    validation: the entries of the run, which grow while it trains.
+    """
+
+    def __init__(self, folder: RunFolder, run: RunFile, validation: Sequence[Mapping[str, Any]]) -> None:
+        self._folder, self._run, self._validation = folder, run, validation
+        self._drawn = 0
+
+    def step(self, record: Mapping[str, Any]) -> None:
+        """record: a line of metrics.jsonl, already written."""
+        number = int(record["step"]) // self._run.plot_every
+        if number > self._drawn:
+            self._drawn = number
+            draw(self._folder, self._run, self._validation)
+
+    def validation(self, entry: Mapping[str, Any]) -> None:
+        draw(self._folder, self._run, self._validation)
+
+    def close(self) -> None:
+        """The last picture is drawn with the other results."""
+
+
+def draw(folder: RunFolder, run: RunFile, validation: Sequence[Mapping[str, Any]]) -> None:
+    """Write `loss.svg` from what metrics.jsonl holds now."""
+    labels = run.labels
+    train = [(record["step"], record["loss"]) for record in read_metrics(folder.metrics)]
+    title = f"{labels.model} {labels.budget}x {labels.regime} {labels.optimizer} seed {labels.seed}"
+    points = [(entry["step"], entry["loss"]) for entry in validation]
+    write_text(folder.plot, loss_svg(train, points, title=title))
 
 
 def loss_svg(train: Sequence[Point], validation: Sequence[Point], *, title: str) -> str:

@@ -19,8 +19,9 @@ WARM_UP_STEPS = 5  # of each attempt: left out of the throughput, since they loa
 class Meter:
     """Counts the time of a run, and the target tokens a second of its updates (validations and saves left out)."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, *, ranks: int = 1) -> None:
         self._progress = progress
+        self._ranks = ranks
         self._counted = time.perf_counter()
         self._started = self._counted
         self._updates, self._seconds, self._tokens = 0, 0.0, 0
@@ -29,8 +30,8 @@ class Meter:
         """An update begins."""
         self._started = time.perf_counter()
 
-    def stop(self, target_tokens: int) -> None:
-        """The update has seen so many target tokens and is over."""
+    def stop(self, target_tokens: int, positions: int) -> None:
+        """The update has seen so many target tokens and positions, and is over."""
         took = time.perf_counter() - self._started
         self._updates += 1
         self._seconds += took
@@ -38,6 +39,7 @@ class Meter:
         if self._updates > WARM_UP_STEPS:
             self._progress.timed_seconds += took
             self._progress.timed_tokens += target_tokens
+            self._progress.timed_positions += positions
 
     def tokens_per_s(self) -> float:
         """Target tokens a second of the updates since this was last asked."""
@@ -49,6 +51,7 @@ class Meter:
         """Add the time since the last call to the run's seconds."""
         now = time.perf_counter()
         self._progress.seconds += now - self._counted
+        self._progress.device_seconds += (now - self._counted) * self._ranks
         self._counted = now
 
 
@@ -60,7 +63,7 @@ class ProgressLine:
         self._started = self._shown = time.monotonic()
         self._terminal, self._open = sys.stderr.isatty(), False
 
-    def show(self, record: Mapping[str, float]) -> None:
+    def step(self, record: Mapping[str, float]) -> None:
         """record: a line of metrics.jsonl."""
         now, step = time.monotonic(), int(record["step"])
         text = self._text(record, now)
@@ -70,6 +73,9 @@ class ProgressLine:
         if step in (self._done + 1, self._steps) or now - self._shown >= SECONDS_BETWEEN:
             self._shown = now
             log.info(text, extra=ON_TERMINAL)
+
+    def validation(self, entry: Mapping[str, float]) -> None:
+        """The picture and the summary show it."""
 
     def close(self) -> None:
         """End the line on a terminal, so that what is said next begins a new one."""

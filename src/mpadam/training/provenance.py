@@ -1,4 +1,8 @@
-"""`environment.json`: what produced a run. Chosen fields only, never the whole environment, so never a secret."""
+"""`environment.json`: what produced a run. Chosen fields only, never the whole environment, so never a secret.
+
+Addresses of repositories and command lines, which may hold a token, are not among them. Each attempt is one: the latest
+stands at the top, what differed before it under `earlier`.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +16,43 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from mpadam.atomic import write_json
+from mpadam.training.folder import RunFolder, read_json
+
 PACKAGES = ("mpadam", "torch", "transformers", "tokenizers", "numpy", "safetensors", "triton", "transformer-engine",
             "flash-attn", "liger-kernel")  # fmt: skip
 SLURM_FIELDS = ("SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_JOB_PARTITION", "SLURM_JOB_NODELIST")
 
 
-def environment(device: str) -> dict[str, Any]:
-    """Commit, packages, device, host, Slurm job and container of this process."""
+def write_environment(folder: RunFolder, *, device: str, step: int, places: list[dict[str, Any]]) -> None:
+    """Write the environment of an attempt that begins after update `step`.
+
+    places: `place` of each rank.
+    """
+    before = read_json(folder.environment) or {}
+    earlier = [*before.pop("earlier", []), *([before] if before else [])]
+    now = {"after_step": step, **environment(device), "world_size": len(places), "ranks": places}
+    write_json(folder.environment, {**now, "earlier": [_differing(old, now) for old in earlier]})
+
+
+def place(device: str) -> dict[str, Any]:
+    """Where this rank computes."""
+    return {"host": socket.gethostname(), "device": _device(device)}
+
+
+def _differing(old: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """What of an earlier attempt is not the same now, and in any case when and where it was."""
+    return {key: value for key, value in old.items() if key in ("time", "host", "after_step") or now.get(key) != value}
+
+
+def environment(device: str, *, source: Path | None = None) -> dict[str, Any]:
+    """Commit, packages, device, host, Slurm job and container of this process.
+
+    source: a folder of the source tree whose commit is told; default: this package's.
+    """
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        **_commit(),
+        **_commit(source or Path(__file__).resolve().parent),
         "python": sys.version.split()[0],
         "packages": {name: found for name in PACKAGES if (found := _version(name)) is not None},
         "platform": platform.platform(),
@@ -35,9 +66,8 @@ def environment(device: str) -> dict[str, Any]:
     }
 
 
-def _commit() -> dict[str, Any]:
-    """Commit of the source tree that this package is run from, if it is one, and whether it has local changes."""
-    source = Path(__file__).resolve().parent
+def _commit(source: Path) -> dict[str, Any]:
+    """Commit of the source tree, if it is one, and whether it has local changes."""
     commit = _git(source, "rev-parse", "HEAD")
     return {"commit": commit, "dirty": None if commit is None else bool(_git(source, "status", "--porcelain"))}
 
@@ -72,7 +102,7 @@ def _device(device: str) -> dict[str, Any]:
         return {"kind": device}
     import torch
 
-    properties = torch.cuda.get_device_properties(0)
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     return {
         "kind": device,
         "name": properties.name,

@@ -16,6 +16,7 @@ from mpadam.optim.groups import Row, listing
 from mpadam.optim.registry import weight_format_of
 from mpadam.study.config import RegimeConfig
 from mpadam.study.spec import RunSpec
+from mpadam.training.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     from transformers.models.llama.modeling_llama import LlamaForCausalLM
@@ -33,15 +34,18 @@ def weight_format(regime: RegimeConfig) -> str | Format:
     )
 
 
-def compute_model(spec: RunSpec) -> LlamaForCausalLM:
-    """The model of a run at its initial weights, its projections in FP8 where the regime computes in it."""
+def compute_model(spec: RunSpec, ranks: Ranks = ALONE) -> LlamaForCausalLM:
+    """The model of a run at its initial weights, its projections in FP8 where the regime computes in it.
+
+    ranks: those that train it; they share FP8's scales.
+    """
     dtype = COMPUTE_DTYPES[spec.regime.compute]
     model = build_model(spec.model, seed=spec.seed, dtype=dtype, device=spec.training.device)
     if spec.regime.compute != "fp8":
         return model
     assert spec.training.fp8_backend is not None
     recipe = Fp8Recipe(amax_history=spec.regime.amax_history, margin=spec.regime.margin)
-    return convert_to_fp8(model, backend=spec.training.fp8_backend, recipe=recipe)
+    return convert_to_fp8(model, backend=spec.training.fp8_backend, recipe=recipe, group=ranks.group)
 
 
 def model_state(model: LlamaForCausalLM) -> dict[str, Any]:

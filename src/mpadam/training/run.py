@@ -1,7 +1,8 @@
 """Trains one run folder: what `mpadam train --run-dir D` does.
 
 A finished run is answered from its kept result, without importing torch. Otherwise the folder is locked, claimed for
-this hash, trained from its newest checkpoint, and its records are written, `summary.json` last.
+this hash, trained from its newest checkpoint, and its records are written, `summary.json` last. With several ranks the
+leading one does all of that, and all of them train.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ import logging
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mpadam.atomic import write_json, write_text
 from mpadam.study.spec import RunFile, read_run_file
 from mpadam.training.folder import RunFolder, claim, raise_known_failure, restore_summary
 from mpadam.training.lock import RunLock
 from mpadam.training.machine import configure, quick_imports
+from mpadam.training.ranks import ALONE, Ranks
 from mpadam.training.stopping import EXIT_STOPPED, Stopper
 
 if TYPE_CHECKING:
@@ -30,65 +32,109 @@ log = logging.getLogger(__name__)
 EXIT_DONE = 0
 
 
-def train_folder(path: Path, *, stop: Stopper, replace: bool = False) -> int:
+def train_folder(
+    path: Path, *, stop: Stopper, replace: bool = False, ranks: Ranks = ALONE, change_world_size: bool = False
+) -> int:
     """Train the run of a folder to its end, or as far as `stop` lets it; returns the exit code, 0 or 75.
 
     replace: discard what a run with another hash left in the folder.
+    ranks: this process and those that train with it, each of which calls this.
+    change_world_size: go on from a checkpoint that another number of ranks has made.
     Raises ValueError for bad input and for failures that a retry cannot mend, RefusedError if the folder is another
-    run's or another process is training it.
+    run's or another process is training it, OSError if the disk is full.
     """
     folder = RunFolder(path)
     run = read_run_file(folder.run_file)
-    with RunLock(folder.lock), _logging(folder.log):
-        claim(folder, run, replace=replace)
-        if restore_summary(folder, run):
-            log.info("%s is finished (run %s): nothing to train", path, run.spec.hash)
+    lock = RunLock(folder.lock)
+    with ExitStack() as held:
+        if ranks.together(lambda: _is_finished(run, folder, lock, held, replace=replace)):
             return EXIT_DONE
-        raise_known_failure(folder, run)
-        return _train(run, folder, stop)
+        with quick_imports():
+            from mpadam.training.session import open_data, open_session
+            from mpadam.training.tracking import check_tracking
+
+        configure(run.spec)
+        check_tracking(run)
+        data = open_data(run, folder)  # data and machine can be mended while run.yaml stays: no lasting failure so far
+        with _lasting_failures(run, folder, ranks):
+            session = open_session(run, folder, data, ranks=ranks, change_world_size=change_world_size)
+            return _train(session, stop, lock)
 
 
-def _train(run: RunFile, folder: RunFolder, stop: Stopper) -> int:
-    with quick_imports():
-        from mpadam.training.loop import train
-        from mpadam.training.provenance import environment
-        from mpadam.training.regime import weights_csv
-        from mpadam.training.session import open_data, open_session
-
+def _is_finished(run: RunFile, folder: RunFolder, lock: RunLock, held: ExitStack, *, replace: bool) -> bool:
+    """Take the folder for this run until `held` is closed; whether there is nothing left to train."""
+    held.enter_context(lock)
+    held.enter_context(_logging(folder.log))
+    claim(folder, run, replace=replace)
+    if restore_summary(folder, run):
+        log.info("%s is finished (run %s): nothing to train", folder.path, run.spec.hash)
+        return True
+    raise_known_failure(folder, run)
     log.info("run %s in %s", run.spec.hash, folder.path)
-    configure(run.spec)
-    data = open_data(run, folder)  # data and machine can be mended while run.yaml stays: no lasting failure so far
+    return False
+
+
+@contextmanager
+def _lasting_failures(run: RunFile, folder: RunFolder, ranks: Ranks) -> Iterator[None]:
+    """A ValueError of the run itself leaves `failure.json`: repeating cannot mend it."""
     try:
-        session = open_session(run, folder, data)
-        session.progress.attempts += 1
-        write_json(folder.environment, environment(run.spec.training.device))
-        write_text(folder.weights, weights_csv(session.model, session.optimizer))
-        ended = train(session, stop)
+        yield
     except ValueError as error:
-        write_json(folder.failure, {"hash": run.spec.hash, "error": str(error), "trace": traceback.format_exc()})
+        if ranks.leads:
+            write_json(folder.failure, {"hash": run.spec.hash, "error": str(error), "trace": traceback.format_exc()})
         raise
+
+
+def _train(session: Session, stop: Stopper, lock: RunLock) -> int:
+    from mpadam.training.loop import train
+    from mpadam.training.provenance import place
+    from mpadam.training.summary import reset_peak_memory
+
+    session.progress.attempts += 1
+    device = session.spec.training.device
+    reset_peak_memory(device)
+    places = session.ranks.gather(place(device))
+    session.ranks.together(lambda: _describe(session, places))
+    ended = train(session, stop, guard=lock.check)
     if ended.status == "stopped":
         log.info("stopped after step %d (%s): the same command goes on from there", ended.step, ended.reason)
         return EXIT_STOPPED
-    _finish(session, ended)
+    _note_peak(session)
+    session.ranks.together(lambda: _finish(session, ended, lock))
     return EXIT_DONE
 
 
-def _finish(session: Session, ended: Ended) -> None:
+def _describe(session: Session, places: list[dict[str, Any]]) -> None:
+    """Write what this attempt runs on, and how each parameter is stored."""
+    from mpadam.training.provenance import write_environment
+    from mpadam.training.regime import weights_csv
+
+    device, step = session.spec.training.device, session.progress.step
+    write_environment(session.folder, device=device, step=step, places=places)
+    write_text(session.folder.weights, weights_csv(session.model, session.optimizer))
+
+
+def _note_peak(session: Session) -> None:
+    from mpadam.training.summary import peak_memory_bytes
+
+    earlier = session.progress.peak_memory_bytes
+    (session.progress.peak_memory_bytes,) = session.ranks.largest(
+        peak_memory_bytes(session.spec.training.device, earlier)
+    )
+
+
+def _finish(session: Session, ended: Ended, lock: RunLock) -> None:
     """Keep the final weights, write the records, the summary last, then delete the other checkpoints."""
     from mpadam.training import checkpoint as checkpoints
-    from mpadam.training.metrics import read_metrics
-    from mpadam.training.plot import loss_svg
+    from mpadam.training.plot import draw
     from mpadam.training.regime import model_state
     from mpadam.training.summary import summarise
 
-    folder, labels, root = session.folder, session.run.labels, session.folder.checkpoints
+    lock.check()
+    folder, root = session.folder, session.folder.checkpoints
     weights = model_state(session.model)
     checkpoints.save(root, run_hash=session.spec.hash, progress=session.progress, state=weights, name=checkpoints.FINAL)
-    train = [(record["step"], record["loss"]) for record in read_metrics(folder.metrics)]
-    validation = [(entry["step"], entry["loss"]) for entry in session.progress.validation]
-    title = f"{labels.model} {labels.budget}x {labels.regime} {labels.optimizer} seed {labels.seed}"
-    write_text(folder.plot, loss_svg(train, validation, title=title))
+    draw(folder, session.run, session.progress.validation)
     summary = summarise(session, ended)
     write_json(folder.result, summary)
     write_json(folder.summary, summary)

@@ -15,12 +15,13 @@ from mpadam.model.build import initial_value
 from mpadam.optim.hyperparameters import hyperparameters_of
 from mpadam.optim.registry import build_optimizer
 from mpadam.optim.schedules import factor
-from mpadam.study.spec import BranchSchedule, DataSpec, RunFile, RunSpec
+from mpadam.study.spec import BranchSchedule, DataSpec, RunFile, RunSpec, TrainingSpec
 from mpadam.training import checkpoint as checkpoints
 from mpadam.training.checkpoint import Checkpoint, Progress
-from mpadam.training.folder import RunFolder
+from mpadam.training.folder import RefusedError, RunFolder
 from mpadam.training.gradients import accumulate_in_float32
 from mpadam.training.metrics import holds
+from mpadam.training.ranks import ALONE, Ranks
 from mpadam.training.regime import compute_model, load_model_state, model_state, weight_format
 from mpadam.training.streams import stream_seed
 
@@ -44,6 +45,7 @@ class Session:
     validation: ValidationSet
     rates: tuple[ScheduledRate, ...]
     progress: Progress
+    ranks: Ranks = ALONE
 
     @property
     def spec(self) -> RunSpec:
@@ -63,17 +65,26 @@ class ScheduledRate:
         return self.peak * factor(step, **self.schedule.model_dump())
 
 
-def open_session(run: RunFile, folder: RunFolder, data: TokenData) -> Session:
+def open_session(
+    run: RunFile, folder: RunFolder, data: TokenData, *, ranks: Ranks = ALONE, change_world_size: bool = False
+) -> Session:
     """Build the run, at its newest intact checkpoint if there is one, else at its start.
 
     data: as `open_data` gives them. `machine.configure` has been called.
+    change_world_size: go on from a checkpoint that another number of ranks has made.
+    Raises RefusedError where that is needed and not given.
     """
     spec = run.spec
-    found = checkpoints.newest(
-        folder.checkpoints, run_hash=spec.hash, usable=lambda p: holds(folder.metrics, p.metrics_bytes)
+    ranks.rows(spec.training.global_batch_size)  # whether they can share it at all
+    found = ranks.together(
+        lambda: checkpoints.newest(
+            folder.checkpoints, run_hash=spec.hash, usable=lambda p: holds(folder.metrics, p.metrics_bytes)
+        )
     )
-    model, optimizer = _start(spec) if found is None else _resume(spec, found)
-    if spec.training.global_batch_size > spec.training.micro_batch_size or spec.training.gradient_dtype == "fp32":
+    progress = Progress() if found is None else found.progress
+    _note_world_size(progress, ranks.size, change=change_world_size)
+    model, optimizer = _start(spec, ranks) if found is None else _resume(spec, found, ranks)
+    if sums_in_float32(spec.training, ranks):
         accumulate_in_float32(model.parameters())
     return Session(
         run=run,
@@ -89,8 +100,30 @@ def open_session(run: RunFile, folder: RunFolder, data: TokenData) -> Session:
         ),
         validation=open_validation(data, spec.data),
         rates=scheduled_rates(spec, optimizer),
-        progress=Progress() if found is None else found.progress,
+        progress=progress,
+        ranks=ranks,
     )
+
+
+def sums_in_float32(training: TrainingSpec, ranks: Ranks) -> bool:
+    """Whether a gradient is a sum, of micro-batches or of ranks, or is wanted in float32."""
+    several = ranks.size > 1 or training.global_batch_size > training.micro_batch_size
+    return several or training.gradient_dtype == "fp32"
+
+
+def _note_world_size(progress: Progress, size: int, *, change: bool) -> None:
+    """Sums over another number of ranks are in another order: a run keeps its number, unless it is told otherwise."""
+    known = progress.world_sizes
+    if known and known[-1] != size:
+        if not change:
+            raise RefusedError(
+                f"the checkpoint of step {progress.step} was made by {known[-1]} processes, and this is a training by "
+                f"{size}, which would sum in another order: the result would not be the one of an uninterrupted run. "
+                f"Start {known[-1]} processes, or give --change-world-size: summary.json then lists both numbers"
+            )
+        log.warning("from step %d on %d processes train instead of %d", progress.step + 1, size, known[-1])
+    if not known or known[-1] != size:
+        known.append(size)
 
 
 def open_data(run: RunFile, folder: RunFolder) -> TokenData:
@@ -121,17 +154,17 @@ def open_validation(data: TokenData, spec: DataSpec) -> ValidationSet:
     )
 
 
-def _start(spec: RunSpec) -> tuple[LlamaForCausalLM, LowPrecisionOptimizer]:
+def _start(spec: RunSpec, ranks: Ranks) -> tuple[LlamaForCausalLM, LowPrecisionOptimizer]:
     """Initial weights: one float32 draw a seed, which each regime's masters hold as finely as they can."""
-    model = compute_model(spec)
+    model = compute_model(spec, ranks)
     optimizer = _optimizer(spec, model)
     optimizer.reload_weights(_Drawn(model, spec.seed))
     return model, optimizer
 
 
-def _resume(spec: RunSpec, found: Checkpoint) -> tuple[LlamaForCausalLM, LowPrecisionOptimizer]:
+def _resume(spec: RunSpec, found: Checkpoint, ranks: Ranks) -> tuple[LlamaForCausalLM, LowPrecisionOptimizer]:
     state = found.state()
-    model = compute_model(spec)
+    model = compute_model(spec, ranks)
     load_model_state(model, state)
     optimizer = _optimizer(spec, model)
     optimizer.load_state_dict(state["optimizer"])

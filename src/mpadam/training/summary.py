@@ -13,6 +13,7 @@ from mpadam.optim.memory import bytes_per_parameter
 from mpadam.training.folder import sha256
 from mpadam.training.loop import Ended
 from mpadam.training.session import Session
+from mpadam.training.throughput import speed
 
 
 def summarise(session: Session, ended: Ended) -> dict[str, Any]:
@@ -37,9 +38,11 @@ def summarise(session: Session, ended: Ended) -> dict[str, Any]:
         "positions": progress.positions,
         "target_tokens": progress.target_tokens,
         "seconds": round(progress.seconds, 3),
-        "tokens_per_s": round(progress.timed_tokens / progress.timed_seconds, 1) if progress.timed_seconds else None,
+        **speed(progress, spec, world_size=session.ranks.size, device_name=device_name(spec.training.device)),
         "attempts": progress.attempts,
-        "peak_memory_bytes": peak_memory_bytes(spec.training.device, progress.peak_memory_bytes),
+        "world_size": session.ranks.size,
+        "world_sizes": progress.world_sizes,
+        "peak_memory_bytes": progress.peak_memory_bytes,
         "parameters": sum(p.numel() for p in session.model.parameters()),
         "bytes_per_parameter": stored_bytes_per_parameter(session),
         "hyperparameters": check_hyperparameters(spec.optimizer.name, spec.optimizer.values),
@@ -48,13 +51,29 @@ def summarise(session: Session, ended: Ended) -> dict[str, Any]:
 
 
 def _divergence(session: Session, ended: Ended) -> dict[str, Any]:
-    return {"step": ended.step, "reason": ended.reason, "last_finite_loss": session.progress.last_loss}
+    return {
+        "step": ended.step,
+        "reason": ended.reason,
+        "last_finite_loss": session.progress.last_loss,
+        "updates_of_weights": ended.updates,
+    }
 
 
 def stored_bytes_per_parameter(session: Session) -> float:
     """Bytes that stay between steps: stored weights, compute copies and states; no gradients, no activations."""
     measured = bytes_per_parameter(session.optimizer)
     return round(measured.weight + measured.compute_copy + measured.states, 4)
+
+
+def device_name(device: str) -> str | None:
+    """What CUDA calls the GPU; None on a CPU."""
+    return torch.cuda.get_device_name() if device == "cuda" else None
+
+
+def reset_peak_memory(device: str) -> None:
+    """Count the device's peak from now on; that of a process cannot be reset."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
 
 
 def peak_memory_bytes(device: str, earlier: int = 0) -> int:

@@ -1,0 +1,106 @@
+"""Weights & Biases beside the run folder: off by default, imported only when it is on.
+
+It shows what metrics.jsonl holds and is the source of nothing: tables read the run folder alone. The run's id is its
+hash, so that every attempt goes on in the same W&B run; steps that are done again after a resume have the values that
+are already there, and W&B passes over them. `offline` writes below the run folder (`wandb sync D/wandb/offline-run-*`
+sends it later) and needs neither network nor key. Nothing that W&B fails at ends a training.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from mpadam.study.spec import RunFile
+from mpadam.training.folder import RunFolder
+
+log = logging.getLogger(__name__)
+
+SECONDS_TO_CONNECT = 30.0
+SECONDS_TO_FINISH = 60.0
+
+
+class Tracker:
+    """One W&B run. After its first failure it is silent for the rest of the attempt."""
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+
+    def step(self, record: dict[str, Any]) -> None:
+        """A logged step."""
+        self._send(lambda: self._run.log({k: v for k, v in record.items() if k != "step"}, step=record["step"]))
+
+    def validation(self, entry: dict[str, Any]) -> None:
+        values = {f"validation/{key}": value for key, value in entry.items() if key != "step"}
+        self._send(lambda: self._run.log(values, step=entry["step"]))
+
+    def close(self) -> None:
+        self._send(lambda: self._run.finish(quiet=True))
+
+    def _send(self, send: Callable[[], object]) -> None:
+        if self._run is None:
+            return
+        try:
+            send()
+        except Exception as error:
+            _give_up(error)
+            self._run = None
+
+
+def open_tracker(run: RunFile, folder: RunFolder) -> Tracker | None:
+    """The tracker of a run; None where `wandb.mode` is disabled, or W&B cannot start."""
+    if run.wandb["mode"] == "disabled":
+        return None
+    try:
+        import wandb
+
+        return Tracker(wandb.init(**_arguments(run, folder, wandb.Settings)))
+    except Exception as error:
+        _give_up(error)
+        return None
+
+
+def check_tracking(run: RunFile) -> None:
+    """Raise ValueError where W&B is on and not installed."""
+    if run.wandb["mode"] != "disabled" and importlib.util.find_spec("wandb") is None:
+        raise ValueError(
+            f"wandb.mode = {run.wandb['mode']!r}, but wandb is not installed; install it with  pip install wandb  or "
+            "write  mode: disabled"
+        )
+
+
+def _arguments(run: RunFile, folder: RunFolder, settings: Callable[..., Any]) -> dict[str, Any]:
+    """What W&B is told: labels and specification. Of machine, code and repository it gets nothing to send."""
+    labels = run.labels
+    return {
+        "mode": run.wandb["mode"],
+        "project": run.wandb["project"],
+        "entity": run.wandb["entity"],
+        "id": run.spec.hash,
+        "name": f"{labels.model} {labels.budget}x {labels.regime} {labels.optimizer} seed {labels.seed}",
+        "group": labels.study,
+        "resume": "allow",
+        "dir": str(folder.path),
+        "config": {"labels": labels.model_dump(mode="json"), **run.spec.model_dump(mode="json")},
+        "settings": settings(
+            console="off",
+            disable_code=True,
+            disable_git=True,
+            save_code=False,
+            silent=True,
+            init_timeout=SECONDS_TO_CONNECT,
+            finish_timeout=SECONDS_TO_FINISH,
+            x_disable_meta=True,
+            x_disable_machine_info=True,
+            x_disable_stats=True,
+            x_save_requirements=False,
+        ),
+    }
+
+
+def _give_up(error: Exception) -> None:
+    log.warning(
+        "W&B is off for the rest of this attempt (%s: %s); metrics.jsonl has everything", type(error).__name__, error
+    )
