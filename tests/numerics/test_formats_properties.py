@@ -234,6 +234,22 @@ def equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a.isnan(), b.isnan()) and bytes_of(a.nan_to_num()) == bytes_of(b.nan_to_num())
 
 
+@pytest.mark.parametrize("f", [f for f in FORMATS.values() if f.dtype is None] + OTHERS, ids=lambda f: f.name)
+def test_no_stored_bit_depends_on_whether_subnormals_are_flushed(f: Format) -> None:
+    """As a compiled GPU kernel may do; but for a weight that is subnormal itself, which is then gone beforehand."""
+    x = special_weights()
+    x[4] = 1e-37
+    previous = f.encode(x * 1.01)
+    want = encode_and_decode(f, x, previous, torch.tensor(1), 0)
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this CPU cannot flush subnormals")
+    try:
+        got = encode_and_decode(f, x, previous, torch.tensor(1), 0)
+    finally:
+        torch.set_flush_denormal(False)
+    assert all(equal(a, b) for a, b in zip(got, want, strict=True))
+
+
 COMPILED = [FORMATS[n] for n in ("bf16", "fp8_e5m2", "nvfp4", "nvfp4_sticky")] + [
     Fp8Blocks(fmt="e4m3", power_of_two_scale=False)
 ]

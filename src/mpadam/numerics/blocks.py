@@ -14,8 +14,9 @@ from torch.nn.functional import pad
 
 _MANTISSA = (1 << 23) - 1
 MIN_SCALE_EXPONENT = -110
-"""Scales are at least 2**-110: the product of a scale and the smallest code is a normal float32 (and bf16), so no
-result depends on whether a device flushes subnormals. Weights below 2**-110 times the smallest code become zero."""
+"""Scales are at least 2**-110: the product of a scale and the smallest code is a normal float32 (and bf16), so what a
+weight that is not subnormal comes to does not depend on whether a device flushes subnormals. Weights far below 2**-110
+times the smallest code become zero."""
 
 
 def to_blocks(x: Tensor, block: tuple[int, int]) -> Tensor:
