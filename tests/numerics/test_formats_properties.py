@@ -255,8 +255,9 @@ COMPILED = [FORMATS[n] for n in ("bf16", "fp8_e5m2", "nvfp4", "nvfp4_sticky")] +
 ]
 
 
+# One of each kind: compiling takes ten seconds each.
 @pytest.mark.slow
-@pytest.mark.parametrize("f", COMPILED, ids=lambda f: f.name)
+@pytest.mark.parametrize("f", [COMPILED[0], COMPILED[3], COMPILED[4]], ids=lambda f: f.name)
 def test_compiled_in_one_graph_every_bit_is_as_eager(f: Format) -> None:
     """Three things once broke here: products that overflow in generated C++, casts that were left out, and rows whose
     last, short block a fused loop forgot."""
