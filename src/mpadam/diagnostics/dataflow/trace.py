@@ -10,6 +10,7 @@ from the configuration.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -201,7 +202,7 @@ def _trace(session: Session, layer: nn.Linear, notes: _Notes) -> Trace:
         optimizer=session.spec.optimizer.name,
         tensors={name: Seen.of(x) for name, x in notes.tensors.items()},
         products={kind: _product(*seen, formats) for kind, seen in notes.products.items()},
-        sums=_sums(layer, notes),
+        sums=partial_sums(_multiply(layer), notes.products["forward"][0]["X"]),
         gradient=Seen.of(p.grad),
         states={name: dtype_name(state[name]) for name in ("m", "v", "v_e", "v_r") if name in state},
         arithmetic=arithmetic,
@@ -245,17 +246,21 @@ def _operand_formats(layer: nn.Linear, notes: _Notes) -> dict[str, str]:
     return found
 
 
-def _sums(layer: nn.Linear, notes: _Notes) -> str:
-    """Whether 2^16 + 1 - 2^16 is 1 in the products of this layer: in float32 it is, in 16 bits it is not."""
-    operands, _ = notes.products["forward"]
-    dtype, device = operands["X"].dtype, operands["X"].device
-    left, right = torch.zeros(16, 16, device=device), torch.zeros(16, 16, device=device)
+def _multiply(layer: nn.Linear) -> Callable[[Tensor, Tensor], Tensor]:
+    """The matrix product that this layer computes with."""
+    if not isinstance(layer, Fp8Linear):
+        return torch.mm
+    compute, one = layer.compute, torch.ones((), device=layer.weight.device)
+    return lambda a, b: compute.multiply(a, b, one, one, torch.bfloat16)
+
+
+def partial_sums(multiply: Callable[[Tensor, Tensor], Tensor], like: Tensor) -> str:
+    """Whether 2^16 + 1 - 2^16 is 1 in a product of matrices like `like`: in float32 it is, in 16 bits it is not."""
+    left, right = torch.zeros(16, 16), torch.zeros(16, 16)
     left[0, :3] = torch.tensor([256.0, 1.0, -256.0])
     right[:3, 0] = torch.tensor([256.0, 1.0, 256.0])
-    a, b = left.to(dtype), right.to(dtype)
-    one = torch.ones((), device=device)
-    product = layer.compute.multiply(a, b, one, one, torch.bfloat16) if isinstance(layer, Fp8Linear) else a @ b
-    return "fp32" if product[0, 0].item() == 1.0 else "less than fp32"
+    a, b = (x.to(device=like.device, dtype=like.dtype) for x in (left, right))
+    return "fp32" if multiply(a, b)[0, 0].item() == 1.0 else "less than fp32"
 
 
 def dtype_name(x: Tensor) -> str:

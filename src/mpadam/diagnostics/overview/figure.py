@@ -104,7 +104,7 @@ _CAPTION = (
 _ALT = (
     "Flow diagram: stored weight, decoded; gradient g and exponent gradient g_e = ln 2 w g; additive branch with "
     "states m and v, multiplicative branch with state v_e, division by rho and clip; sum in float32; write back by "
-    "rounding; stored weight. Below, three number lines: an additive step moves zero and a small weight and is lost at a large "
-    "one; a multiplicative step in proportion to |w| moves a small and a large weight and has no length at zero; that "
-    "of the default form has no length at zero, moves a small weight and is lost at a large one."
+    "rounding; stored weight. Below, three number lines: an additive step moves zero and a small weight and is lost at "
+    "a large one; a multiplicative step in proportion to |w| moves a small and a large weight and has no length at "
+    "zero; that of the default form has no length at zero, moves a small weight and is lost at a large one."
 )
