@@ -1,8 +1,4 @@
-"""Exact resume: stopped or killed anywhere, a run ends with the same bits; and what a checkpoint has to withstand.
-
-A killed training is a forked child that announces the chosen event through a pipe and then waits; the parent kills it
-with SIGKILL on reading the announcement. No sleeps, no guesses about timing.
-"""
+"""Exact resume: stopped again and again, a run ends with the same bits; and what a checkpoint has to withstand."""
 
 import os
 import shutil
@@ -23,9 +19,8 @@ from training_runs import (
     weights_of,
 )
 
-from mpadam.training import checkpoint, loop, run
+from mpadam.training import checkpoint, loop
 from mpadam.training.checkpoint import Progress, newest, save
-from mpadam.training.metrics import MetricsFile
 from mpadam.training.stopping import Stopper
 
 # (masters, optimizer): both kinds of master, a carry, rounding bits, a compute copy
@@ -48,70 +43,6 @@ def uninterrupted(tmp_path_factory, data):
     folder = make_run(tmp_path_factory.mktemp("whole"), data, checkpoint_every=3)
     assert train(folder) == 0
     return folder
-
-
-def kill_when(folder: Path, owner: object, name: str, count: int, *, after: bool) -> None:
-    """Train in a child process and kill it before or after the `count`-th call of `owner.name`."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        original, calls = getattr(owner, name), 0
-
-        def watched(*args, **kwargs):
-            nonlocal calls
-            calls += 1
-            if calls != count:
-                return original(*args, **kwargs)
-            if after:
-                original(*args, **kwargs)
-            os.write(writing, b"!")
-            signal.pause()
-
-        setattr(owner, name, watched)
-        train(folder)
-        os._exit(1)  # the event never came
-    os.close(writing)
-    announced = os.read(reading, 1)
-    os.close(reading)
-    os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    assert announced == b"!"
-    assert os.WIFSIGNALED(status)
-
-
-# Steps 1 to 10, checkpoints after 3, 6 and 9, validations after 5 and 10.
-EVENTS = {
-    "before the first update": (loop, "update", 1, False),
-    "between two checkpoints": (loop, "update", 5, True),
-    "in a validation": (loop, "validate", 1, False),
-    "before the first save": (loop, "save", 1, False),
-    "state written, not renamed": (checkpoint, "write_json", 2, False),
-    "renamed, older ones still there": (checkpoint, "retain", 3, False),
-    "a line of metrics past the checkpoint": (MetricsFile, "append", 8, True),
-    "all steps done, nothing of it kept": (run, "_finish", 1, False),
-    "final weights kept, no result yet": (run, "write_text", 1, False),
-}
-
-
-@pytest.mark.parametrize("event", EVENTS)
-def test_killed_at(event, tmp_path, data, uninterrupted):
-    folder = make_run(tmp_path / "run", data, checkpoint_every=3)
-    owner, name, count, after = EVENTS[event]
-    kill_when(folder, owner, name, count, after=after)
-    assert not (folder / "summary.json").exists()
-    assert train(folder) == 0
-    assert_same_run(folder, uninterrupted)
-    assert [line["step"] for line in metrics_of(folder)] == list(range(1, 11))
-    left = {path.name for path in (folder / "checkpoints").iterdir()}
-    assert left == {"final", "result.json", "spec.json"}
-
-
-def test_killed_between_result_and_summary(tmp_path, data, uninterrupted):
-    folder = make_run(tmp_path / "run", data, checkpoint_every=3)
-    kill_when(folder, checkpoint, "retain", 4, after=False)  # after 3 saves: the one that ends the run
-    (folder / "summary.json").unlink()
-    assert train(folder) == 0
-    assert_same_run(folder, uninterrupted)
 
 
 @pytest.mark.parametrize(("masters", "optimizer"), REGIMES)

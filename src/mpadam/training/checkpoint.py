@@ -134,9 +134,13 @@ def read(path: Path, *, run_hash: str) -> Checkpoint | None:
 
 
 def retain(root: Path, *, count: int = KEPT) -> None:
-    """Delete all but the newest `count` checkpoints, and what killed writers left."""
-    for path in [*step_folders(root)[: -count or None], *root.glob(".*.tmp")]:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    """Delete all but the newest `count` checkpoints."""
+    for path in step_folders(root)[: -count or None]:
+        _delete(path)
+
+
+def _delete(path: Path) -> None:
+    shutil.rmtree(path)
 
 
 def step_folders(root: Path) -> list[Path]:

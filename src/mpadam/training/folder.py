@@ -106,6 +106,16 @@ def discard(folder: RunFolder) -> None:
     shutil.rmtree(folder.checkpoints, ignore_errors=True)
 
 
+def sweep(folder: RunFolder, *, finished: bool) -> None:
+    """Delete what killed writers left half done; of a finished run, checkpoints that it no longer needs too."""
+    written = (folder.summary, folder.environment, folder.weights, folder.plot, folder.failure)
+    for path in written:
+        for temporary in folder.path.glob(f".{path.name}.*.tmp"):
+            temporary.unlink()
+    for path in [*folder.checkpoints.glob(".*.tmp"), *(folder.checkpoints.glob("step*") if finished else [])]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
 def _difference(folder: RunFolder, recorded: dict[str, Any], run: RunFile) -> str:
     try:
         fields = "; ".join(differing_fields(RunSpec.model_validate(recorded["spec"]), run.spec))

@@ -26,7 +26,7 @@ from mpadam.training.evaluation import evaluate, to_tensors
 from mpadam.training.gradients import clip_, global_norm, round_to_bf16_, sum_over_ranks_
 from mpadam.training.progress import Meter
 from mpadam.training.records import Records, open_records
-from mpadam.training.session import Session, checkpoint_state
+from mpadam.training.session import Session, checkpoint_state, replicated
 from mpadam.training.stopping import Stopper
 
 
@@ -245,7 +245,7 @@ def save(session: Session, records: Records) -> None:
 
     Raises RuntimeError if the ranks do not hold the same weights: then none of them is worth keeping.
     """
-    session.ranks.check_same(dict(session.model.named_parameters()))
+    session.ranks.check_same(replicated(session))
     session.ranks.together(lambda: _write_checkpoint(session, records))
 
 

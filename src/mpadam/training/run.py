@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpadam.atomic import write_json, write_text
 from mpadam.study.spec import RunFile, read_run_file
-from mpadam.training.folder import RunFolder, claim, raise_known_failure, restore_summary
+from mpadam.training.folder import RunFolder, claim, raise_known_failure, restore_summary, sweep
 from mpadam.training.lock import RunLock
 from mpadam.training.machine import configure, quick_imports
 from mpadam.training.ranks import ALONE, Ranks
@@ -66,7 +66,9 @@ def _is_finished(run: RunFile, folder: RunFolder, lock: RunLock, held: ExitStack
     held.enter_context(lock)
     held.enter_context(_logging(folder.log))
     claim(folder, run, replace=replace)
-    if restore_summary(folder, run):
+    finished = restore_summary(folder, run)
+    sweep(folder, finished=finished)
+    if finished:
         log.info("%s is finished (run %s): nothing to train", folder.path, run.spec.hash)
         return True
     raise_known_failure(folder, run)

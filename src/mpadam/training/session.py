@@ -224,3 +224,12 @@ def checkpoint_state(session: Session) -> dict[str, Any]:
         "optimizer": session.optimizer.state_dict(),
         "random": torch.get_rng_state(),
     }
+
+
+def replicated(session: Session) -> dict[str, Tensor]:
+    """What all ranks hold alike after each update: parameters and the stores of their weights, by name."""
+    named: dict[str, Tensor] = {}
+    for name, parameter in session.model.named_parameters():
+        store = session.optimizer.store_of(parameter).tensors
+        named |= {name: parameter, **{f"{name}/{key}": tensor for key, tensor in store.items()}}
+    return named
