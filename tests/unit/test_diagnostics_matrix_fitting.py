@@ -34,7 +34,7 @@ LARGE = list(TASKS).index("large weights")
 def classic_errors(method: str, rates: dict[str, float], start, target, steps: int) -> list[float]:
     """The same by the optimizer class, one matrix, one rate."""
     p = nn.Parameter(start.to(torch.bfloat16))
-    decay = {key: 0.0 for key in (("weight_decay", "weight_decay_mult") if "lr_mult" in rates else ("weight_decay",))}
+    decay = dict.fromkeys(("weight_decay", "weight_decay_mult") if "lr_mult" in rates else ("weight_decay",), 0.0)
     optimizer = build_optimizer([{"params": [p]}], method, rates | decay, masters="bf16", state_dtype="bf16")
     errors = [relative_error(p.detach(), target).item()]
     for _ in range(steps):

@@ -14,6 +14,8 @@ FILLS = {32: "#ffffff", 16: "#d9ecf7", 8: "#f8dfa8", 4: "#e9bcd4"}
 _BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "uint8": 8, "e4m3": 8, "e5m2": 8}
 EDGE, TEXT, MUTED = "#444444", "#000000", "#555555"
 
+CHARACTER, LINE = 0.008, 0.0185  # inches a character, and a line, and point of text size, margins included
+
 Point = tuple[float, float]
 
 
@@ -46,7 +48,13 @@ def box(
     round_: bool = False,
     dash: str = "-",
 ) -> None:
-    """A box with text; `round_` for operations, corners for what is stored or passed on."""
+    """A box with text; `round_` for operations, corners for what is stored or passed on.
+
+    size: of the text in points, smaller where a line would not fit.
+    """
+    lines = text.splitlines()
+    if "$" not in text:  # of an equation the length says little
+        size = min(size, width / (CHARACTER * max(map(len, lines))), height / (LINE * len(lines)))
     x, y = centre[0] - width / 2, centre[1] - height / 2
     corner = min(width, height) / 2.2 if round_ else 0.04
     style = f"round,pad=0,rounding_size={corner}"

@@ -77,8 +77,7 @@ def _update_rows(axes: Axes, trace: Trace) -> set[int]:
     width = min((bits_of(dtype) for dtype in dtypes), default=32)
     box(axes, (_LEFT, 1.6), states, width=1.95, fill=FILLS[width], size=8.5)
     stored, fill = _stored_text(trace), FILLS[bits_of(trace.store["format"])]
-    size = 8.5 if max(map(len, stored.splitlines())) < 32 else 6.5
-    box(axes, (_LEFT, 1.0), stored, width=1.95, fill=fill, size=size)
+    box(axes, (_LEFT, 1.0), stored, width=1.95, fill=fill, size=8.5)
     label = optimizer_styles([trace.optimizer])[trace.optimizer].label
     box(axes, (_CAST + 0.1, 1.6), f"{label}\nin {trace.arithmetic}", width=1.5, height=0.62, round_=True, size=8.5)
     for y in (2.2, 1.6, 1.0):
@@ -88,7 +87,7 @@ def _update_rows(axes: Axes, trace: Trace) -> set[int]:
         rounding += f"\n{trace.store['shadow']} shadow"
     box(axes, (_OPERATION, 1.6), rounding, width=1.25, height=0.62, round_=True, size=8.5)
     arrow(axes, (_CAST + 0.85, 1.6), (_OPERATION - 0.625, 1.6))
-    box(axes, (_RIGHT, 1.6 + _APART), stored, width=2.0, fill=fill, size=size)
+    box(axes, (_RIGHT, 1.6 + _APART), stored, width=2.0, fill=fill, size=8.5)
     arrow(axes, (_OPERATION + 0.625, 1.66), (_RIGHT - 1.0, 1.6 + _APART))
     used |= {width, bits_of(trace.store["format"])}
     if len(trace.stored) == 1 and trace.store["format"] == trace.tensors["W"].dtype:
@@ -114,10 +113,14 @@ def seen_text(seen: Seen) -> str:
 
 
 def _stored_text(trace: Trace) -> str:
-    """`fp8_e5m2: codes uint8, scales uint8`, in two lines; a weight that is a plain dtype in one word."""
-    parts = {name: dtype for name, dtype in trace.stored.items() if name != "codes" or dtype == "uint8"}
-    inside = ", ".join(f"{name.replace('_', ' ')} {dtype}" for name, dtype in parts.items())
-    return f"stored weight: {trace.store['format']}" + (f"\n{inside}" if inside else "")
+    """`stored weight: fp8_e5m2`, then what it consists of, two parts a line; nothing more where it is a plain dtype."""
+    parts = [
+        f"{name.replace('_', ' ')} {dtype}"
+        for name, dtype in trace.stored.items()
+        if name != "codes" or dtype == "uint8"
+    ]
+    lines = [", ".join(parts[k : k + 2]) for k in range(0, len(parts), 2)]
+    return "\n".join([f"stored weight: {trace.store['format']}", *lines])
 
 
 def _outside(trace: Trace) -> str:
