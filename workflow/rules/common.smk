@@ -1,16 +1,23 @@
 # Configuration, paths and names that the other rules share.
 #
-# Inputs:  `config`, merged by Snakemake from config.yaml, --configfile and --config
-# Outputs: STUDY (the validated study as a workflow), ROOT (its folder), LOGS
-# Steps:   a wrong configuration ends here, in one line, before any job is planned
+# Inputs:  `config`, merged by Snakemake from config.yaml, profiles/slurm/cluster.yaml, --configfile and --config
+# Outputs: STUDY (the validated study as a workflow), ROOT (its folder), LOGS, IMAGE, STOP
+# Steps:   a wrong configuration ends here, in one line, before any job is planned; so does a missing image
 
 import os
 import sys
 from pathlib import Path
 
+from mpadam.cluster.container import bind_paths, bind_variable, checked_image
+from mpadam.cluster.resources import STOP_AFTER
+from mpadam.cluster.signals import forward_signals, in_step
 from mpadam.study.load import ConfigError, parse_study
 from mpadam.study.paths import StudyPaths
 from mpadam.study.workflow import RUN, TUNING, Workflow, sources
+
+
+configfile: "profiles/slurm/cluster.yaml"
+
 
 # The rules call `mpadam`: that of the environment that runs Snakemake, activated or not.
 os.environ["PATH"] = (
@@ -21,12 +28,29 @@ try:
     _config = parse_study(config)
     STUDY = Workflow(_config, StudyPaths(_config.study))
     SOURCE_IDENTITY = STUDY.source_text()
+    IMAGE = checked_image(_config)
+    _binds = bind_paths(_config)
 except (ConfigError, ValueError, OSError) as error:
     print(f"mpadam: configuration: {error}", file=sys.stderr)
     sys.exit(2)
 
 ROOT = str(STUDY.paths.root)
 LOGS = f"{ROOT}/logs"
+
+if IMAGE is not None:
+
+    container: IMAGE
+
+    # Folders of the study that are not below the working directory, which is all that Snakemake binds.
+    os.environ["APPTAINER_BIND"] = bind_variable(
+        _binds, os.environ.get("APPTAINER_BIND", "")
+    )
+
+
+# In a cluster's job training stops by itself ahead of the time limit and goes on in the next attempt (exit code 75).
+STOP = STOP_AFTER if workflow.remote_exec else ""
+if in_step(os.environ):
+    forward_signals()
 
 
 wildcard_constraints:
@@ -46,3 +70,5 @@ localrules:
     spec,
     trial_spec,
     select,
+    aggregate,
+    site,

@@ -3,7 +3,8 @@
 # Inputs:  run.yaml, and nothing else: token files are checked against the fingerprint that it holds
 # Outputs: summary.json. Metrics, log and checkpoints stand beside it, undeclared: Snakemake deletes declared outputs
 #          before a job starts and after it fails
-# Steps:   resume from the newest checkpoint of the same hash; a run that is finished under this hash is not repeated
+# Steps:   resume from the newest checkpoint of the same hash; a run that is finished under this hash is not repeated;
+#          in a cluster's job stop ahead of its time limit, for the next attempt to go on
 
 
 rule train:
@@ -17,8 +18,10 @@ rule train:
         f"{LOGS}/train/{RUN}.benchmark.tsv"
     threads: STUDY.config.training.threads
     resources:
-        mem_mb=STUDY.memory_mb,
+        **STUDY.training_resources(),
     params:
         folder=subpath(output[0], parent=True),
     shell:
-        "mpadam train --replace --run-dir {params.folder:q} > {log:q} 2>&1"
+        "{resources.launcher} train "
+        + STOP
+        + " --replace --run-dir {params.folder:q} > {log:q} 2>&1"

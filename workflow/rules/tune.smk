@@ -24,11 +24,13 @@ if STUDY.config.tuning.trials_per_job == "all":
                 f"{LOGS}/tune/{_key.model}/{_key.regime}/{_key.optimizer}.benchmark.tsv"
             threads: STUDY.config.training.threads
             resources:
-                mem_mb=STUDY.memory_mb_of(_key.model),
+                **STUDY.training_resources(_key),
             params:
                 folders=STUDY.trial_files(_key, ""),
             shell:
-                "mpadam train --replace --run-dir {params.folders:q} > {log:q} 2>&1"
+                "{resources.launcher} train "
+                + STOP
+                + " --replace --run-dir {params.folders:q} > {log:q} 2>&1"
 
 else:
 
@@ -43,11 +45,13 @@ else:
             f"{LOGS}/tune/{TUNING}/trial{{trial}}.benchmark.tsv"
         threads: STUDY.config.training.threads
         resources:
-            mem_mb=STUDY.memory_mb,
+            **STUDY.training_resources(),
         params:
             folder=subpath(output[0], parent=True),
         shell:
-            "mpadam train --replace --run-dir {params.folder:q} > {log:q} 2>&1"
+            "{resources.launcher} train "
+            + STOP
+            + " --replace --run-dir {params.folder:q} > {log:q} 2>&1"
 
 
 rule select:

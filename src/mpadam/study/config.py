@@ -245,6 +245,30 @@ class WandbConfig(Section):
     entity: str | None = None
 
 
+class ContainerConfig(Section):
+    """What jobs run in. It changes no number of a run that the environment outside would not give too."""
+
+    image: str | None = Field(None, description="an image file, or docker://...; null: no container")
+    binds: list[str] = Field(
+        default_factory=list, description="further folders that jobs need; data, tokenizer, results come by themselves"
+    )
+
+
+class ClusterConfig(Section):
+    """What a site decides about jobs (profiles/slurm/cluster.yaml). null: sbatch is not told."""
+
+    account: str | None = Field(None, description="-A")
+    partition: str | None = Field(None, description="-p")
+    gpu_partition: str | None = Field(None, description="-p of jobs with GPUs; null: partition")
+    gpu_model: str | None = Field("h100", description="as in --gpus=h100:1; null: any GPU")
+    constraint: str | None = Field(None, description="-C of jobs with GPUs")
+    qos: str | None = Field(None, description="--qos")
+    max_hours: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="longest job the partition takes; a longer training goes on in its next attempt"
+    )
+    sbatch: str | None = Field(None, description="further flags, e.g. --mail-type=FAIL")
+
+
 class GridConfig(Section):
     """A block of the study: the product of its lists. A list left out means all that the study declares."""
 
@@ -274,6 +298,8 @@ class StudyConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     tuning: TuningConfig
     wandb: WandbConfig = WandbConfig()
+    container: ContainerConfig = ContainerConfig()
+    cluster: ClusterConfig = ClusterConfig()
     grids: Annotated[list[GridConfig], Field(min_length=1)]
 
     def micro_batch_size(self, model: str) -> int:

@@ -11,11 +11,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mpadam.cluster.resources import host_memory_mb, site_resources, training_resources
 from mpadam.data.sources import source_identity
 from mpadam.study.config import StudyConfig
-from mpadam.study.grid import RunKey, TuningKey, run_keys, selection_key, trial_values, tuning_keys
+from mpadam.study.grid import (
+    RunKey,
+    TuningKey,
+    run_keys,
+    selection_key,
+    trial_values,
+    tuning_keys,
+)
 from mpadam.study.paths import StudyPaths
-from mpadam.study.spec import canonical_json, run_request, trial_request, tuning_identity
+from mpadam.study.spec import (
+    canonical_json,
+    run_request,
+    trial_request,
+    tuning_identity,
+)
 
 RUN = "{model}/{budget}x/{regime}/{optimizer}/seed{seed}"
 TUNING = "{model}/{regime}/{optimizer}"
@@ -41,7 +54,9 @@ class Workflow:
 
     def summaries(self) -> list[str]:
         """The summary of every run of the study."""
-        return [str(self.paths.run(key) / "summary.json") for key in run_keys(self.config)]
+        return [
+            str(self.paths.run(key) / "summary.json") for key in run_keys(self.config)
+        ]
 
     def summaries_of_view(self, wildcards: Any) -> list[str]:
         return self.view(self.view_name(wildcards)).summaries()
@@ -71,30 +86,48 @@ class Workflow:
 
     def trial_files(self, key: TuningKey, name: str) -> list[str]:
         """File `name` of every trial of a tuning; its folder where `name` is empty."""
-        return [str(self.paths.trial(key, k) / name) for k in range(len(trial_values(self.config, key.optimizer)))]
+        return [
+            str(self.paths.trial(key, k) / name)
+            for k in range(len(trial_values(self.config, key.optimizer)))
+        ]
 
     # --- resources ---------------------------------------------------------------------------------------------------
 
-    def memory_mb(self, wildcards: Any) -> int:
-        return self.memory_mb_of(wildcards.model)
+    def training_resources(self, key: TuningKey | None = None) -> dict[str, Any]:
+        """What a job that trains asks for; key: the tuning of a rule without wildcards."""
+        key_of = (lambda wildcards: key) if key else _key
+        return training_resources(self.config, key_of, self.memory_mb_of)
+
+    def site_resources(self) -> dict[str, Any]:
+        """Account, partition and the like of a job that needs no GPU."""
+        return site_resources(self.config)
 
     def memory_mb_of(self, model: str) -> int:
-        """Host memory of a training on CPU, in MB, at most.
+        """Host memory of a training, in MB, at most.
 
-        Interpreter and libraries, 24 bytes a parameter (weight, copies, gradient, states), and what a forward pass
-        keeps: three float32 arrays of logits and about 40 values a position, layer and hidden unit.
+        On a CPU: interpreter and libraries, 24 bytes a parameter (weight, copies, gradient, states), and what a forward
+        pass keeps: three float32 arrays of logits and about 40 values a position, layer and hidden unit.
         """
+        if self.config.training.device == "cuda":
+            return host_memory_mb(self.config, model)
         vocab_size = self.config.tokenizer.vocab_size or 32_000
         shape = self.config.models[model]
-        positions = self.config.micro_batch_size(model) * self.config.data.sequence_length
-        activations = positions * (12 * vocab_size + 160 * shape.layers * shape.hidden_size)
+        positions = (
+            self.config.micro_batch_size(model) * self.config.data.sequence_length
+        )
+        activations = positions * (
+            12 * vocab_size + 160 * shape.layers * shape.hidden_size
+        )
         return 1000 + round((24 * shape.parameters(vocab_size) + activations) / 1e6)
 
     # --- parameters of rules: canonical text, so that only a change of meaning is a change ---------------------------
 
     def study_text(self, wildcards: Any) -> str:
-        """The resolved configuration of what a target runs."""
-        return canonical_json(self.view(self.view_name(wildcards)).config.model_dump(mode="json"))
+        """The resolved configuration of what a target runs, but for where its jobs run."""
+        config = self.view(self.view_name(wildcards)).config
+        return canonical_json(
+            config.model_dump(mode="json", exclude={"container", "cluster"})
+        )
 
     def source_text(self) -> str:
         """What the data source holds: names and sizes or versions, not dates.
@@ -105,20 +138,35 @@ class Workflow:
 
     def data_text(self) -> str:
         """What decides the token files."""
-        return canonical_json(self.config.model_dump(mode="json", include={"data", "tokenizer"}))
+        return canonical_json(
+            self.config.model_dump(mode="json", include={"data", "tokenizer"})
+        )
 
     def run_text(self, wildcards: Any) -> str:
         return canonical_json(run_request(self.config, _run_key(wildcards)))
 
     def trial_text(self, wildcards: Any) -> str:
-        return canonical_json(trial_request(self.config, _tuning_key(wildcards), int(wildcards.trial)))
+        return canonical_json(
+            trial_request(self.config, _tuning_key(wildcards), int(wildcards.trial))
+        )
 
     def tuning_text(self, wildcards: Any) -> str:
         return canonical_json(tuning_identity(self.config, _tuning_key(wildcards)))
 
 
+def _key(wildcards: Any) -> RunKey | TuningKey:
+    """The run of a job, or the tuning of one that trains a trial."""
+    return _run_key(wildcards) if hasattr(wildcards, "seed") else _tuning_key(wildcards)
+
+
 def _run_key(wildcards: Any) -> RunKey:
-    return RunKey(wildcards.model, int(wildcards.budget), wildcards.regime, wildcards.optimizer, int(wildcards.seed))
+    return RunKey(
+        wildcards.model,
+        int(wildcards.budget),
+        wildcards.regime,
+        wildcards.optimizer,
+        int(wildcards.seed),
+    )
 
 
 def _tuning_key(wildcards: Any) -> TuningKey:
@@ -128,8 +176,16 @@ def _tuning_key(wildcards: Any) -> TuningKey:
 def sources(*packages: str) -> list[str]:
     """Source files of parts of the package (`analysis`, `site`), so that an edit there remakes what they make."""
     root = Path(__file__).parent.parent
-    return sorted(os.path.relpath(path) for package in packages for path in _sources(root / package))
+    return sorted(
+        os.path.relpath(path)
+        for package in packages
+        for path in _sources(root / package)
+    )
 
 
 def _sources(folder: Path) -> Iterator[Path]:
-    return (p for p in folder.rglob("*") if p.suffix in {".py", ".html", ".css", ".js", ".yaml"})
+    return (
+        p
+        for p in folder.rglob("*")
+        if p.suffix in {".py", ".html", ".css", ".js", ".yaml"}
+    )

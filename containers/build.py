@@ -1,0 +1,146 @@
+"""Builds an image: `containers/build.py cpu` or `h100`. Standard library only.
+
+    python3 containers/build.py cpu                        containers/mpadam-cpu.sif
+    python3 containers/build.py h100 --base IMAGE          another CUDA base image
+    python3 containers/build.py cpu --mirror URL           another Debian mirror than apt's
+
+What a machine is told about where packages are must reach the image's own pip and debootstrap: the mirror is apt's,
+pip's settings are pip's, and files and folders that they name (certificates, wheels, local indexes) are bound into the
+build. An image is made of the files that git tracks or would track, beside its target, and renamed when it is done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+#: Settings of pip that say where packages are, and how to trust those places.
+PIP_SETTINGS = ("index-url", "extra-index-url", "find-links", "trusted-host", "cert", "proxy", "timeout", "constraint")
+#: Where in the image folders of this machine appear during the build, each below its own path; %setup makes them.
+MOUNT = "/media/host"
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+
+
+def main() -> int:
+    args = arguments()
+    if shutil.which("apptainer") is None:
+        sys.exit("build.py: there is no apptainer on this machine's PATH; install it or load its module")
+    target = args.out or ROOT / "containers" / f"mpadam-{args.kind}.sif"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    environment, folders = pip_environment(pip_configuration())
+    with tempfile.TemporaryDirectory(prefix="mpadam-image-") as folder:
+        source, image = Path(folder, "source"), target.with_suffix(".building.sif")
+        copy_source(source)
+        command = ["apptainer", "build", "--force", *flags(args, folders)]
+        command += [str(image), f"containers/mpadam-{args.kind}.def"]
+        print("build.py:", " ".join(command), flush=True)
+        done = subprocess.run(command, cwd=source, env={**os.environ, **environment}, check=False)
+        if done.returncode == 0:
+            image.replace(target)
+            print(f"build.py: {target}")
+        image.unlink(missing_ok=True)
+    return done.returncode
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=("cpu", "h100"))
+    parser.add_argument("--out", type=Path, help="default: containers/mpadam-KIND.sif")
+    parser.add_argument("--mirror", help="Debian mirror of the CPU image; default: the one that apt uses here")
+    parser.add_argument("--base", help="CUDA base image of the H100 image; default: the definition file's")
+    return parser.parse_args()
+
+
+def flags(args: argparse.Namespace, folders: list[Path]) -> list[str]:
+    """Build arguments and binds."""
+    arguments = {"commit": commit(), "mounts": " ".join(f"{MOUNT}{folder}" for folder in folders)}
+    if args.kind == "cpu":
+        arguments["mirror"] = args.mirror or apt_mirror()
+    elif args.base:
+        arguments["base"] = args.base
+    pairs = [part for key, value in arguments.items() for part in ("--build-arg", f"{key}={value}")]
+    return pairs + [part for folder in folders for part in ("--bind", f"{folder}:{MOUNT}{folder}:ro")]
+
+
+def commit() -> str:
+    """Commit of the source tree, `-dirty` if it has changes."""
+    done = subprocess.run(
+        ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.stdout.strip() or "unknown"
+
+
+def copy_source(folder: Path) -> None:
+    """The files of the source tree that an image is made of: tracked ones as they are now, and new ones."""
+    parts = ("src", "envs", "containers", "pyproject.toml", "README.md", "LICENSE")
+    listing = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard", *parts],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    for name in filter(None, listing.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+
+
+def apt_mirror() -> str:
+    """The Debian mirror that this machine's apt uses."""
+    query = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(COMPONENT) $(ORIGIN)", "Created-By: Packages"]
+    try:
+        lines = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split("\n")
+    except (OSError, subprocess.CalledProcessError):
+        lines = []
+    found = [line.split()[0] for line in lines if " main Debian" in line and "security" not in line.split()[0]]
+    if not found:
+        sys.exit("build.py: apt names no Debian mirror here; give one with --mirror URL")
+    return found[0]
+
+
+def pip_configuration() -> dict[str, str]:
+    """Settings of pip on this machine, from its files and its environment variables; the environment counts more."""
+    listing = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
+    ).stdout
+    settings: dict[str, str] = {}
+    for prefix in ("global.", "install.", ":env:."):
+        for line in listing.splitlines():
+            key, _, value = line.partition("=")
+            if key.startswith(prefix) and key.removeprefix(prefix) in PIP_SETTINGS:
+                settings[key.removeprefix(prefix)] = value.strip("'\"").replace("\\n", " ")
+    if "cert" not in settings and CERTIFICATES.is_file():
+        settings["cert"] = str(CERTIFICATES)
+    return settings
+
+
+def pip_environment(settings: dict[str, str]) -> tuple[dict[str, str], list[Path]]:
+    """The settings as variables of the build, and the folders of this machine that they name."""
+    folders: set[Path] = set()
+    environment = {
+        f"APPTAINERENV_PIP_{key.upper().replace('-', '_')}": " ".join(inside(word, folders) for word in value.split())
+        for key, value in settings.items()
+    }
+    return environment, sorted(folders)
+
+
+def inside(word: str, folders: set[Path]) -> str:
+    """A word of a setting as it reads in the image; the folder to bind for a local path is added to `folders`.
+
+    Pages of a local index link to files beside it, so the folder above it is bound.
+    """
+    scheme = "file://" if word.startswith("file://") else ""
+    path = Path(word.removeprefix(scheme))
+    if not path.is_absolute() or not path.exists():
+        return word
+    folders.add(path if path.is_dir() and not scheme else path.parent)
+    return f"{scheme}{MOUNT}{path}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""Passes Slurm's signals on to the training inside a job step.
+
+Slurm signals a step's first process, which is Snakemake; with proctrack/cgroup nothing below it, and the training is
+four processes below. The Snakefile calls `forward_signals` when it is parsed inside a step: SIGUSR1 (sent ahead of the
+time limit, --signal=USR1@seconds) and SIGTERM (scancel, preemption, the limit itself) then reach every descendant that
+has a handler of its own. Others, like the shells between, would only die of them.
+
+    forward_signals() if in_step(os.environ) else None
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import psutil
+
+FORWARDED = (signal.SIGUSR1, signal.SIGTERM)
+#: Step numbers from here on are Slurm's own: batch script, interactive step, external step.
+FIRST_SPECIAL_STEP = 0xFFFF_FFF0
+#: Apptainer's parent process passes signals on itself, and a process that hears of it twice may be killed.
+SKIPPED = frozenset({"apptainer", "starter", "starter-suid", "srun"})
+
+
+def in_step(environment: Mapping[str, str]) -> bool:
+    """Whether this process was started by srun: its step has a number."""
+    step = environment.get("SLURM_STEP_ID", "")
+    return step.isdigit() and int(step) < FIRST_SPECIAL_STEP
+
+
+def forward_signals() -> threading.Thread:
+    """Start passing signals on to the descendants of this process; to be called in its main thread.
+
+    A wake-up file descriptor notes each signal as it arrives, whatever handler is installed now or later (Snakemake has
+    one of its own for SIGTERM), and a thread reads it: the main thread may be waiting. SIGUSR1 gets a handler that does
+    nothing, because without one it would end this process.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    thread = threading.Thread(target=_forward, args=(reader,), name="signal-forwarder", daemon=True)
+    thread.start()
+    return thread
+
+
+def _forward(reader: int) -> None:
+    while numbers := os.read(reader, 64):
+        for number in numbers:
+            if number in FORWARDED:
+                pass_on(signal.Signals(number), psutil.Process().children(recursive=True))
+
+
+def pass_on(number: signal.Signals, processes: Iterable[psutil.Process]) -> list[int]:
+    """Send a signal to those processes that handle it; returns their numbers."""
+    told = []
+    for process in processes:
+        try:
+            if process.name() not in SKIPPED and handles(process.pid, number):
+                process.send_signal(number)
+                told.append(process.pid)
+        except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
+            continue  # it ended meanwhile
+    return told
+
+
+def handles(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal (the mask `SigCgt` of /proc/PID/status)."""
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False

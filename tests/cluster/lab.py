@@ -1,0 +1,128 @@
+"""A toy project on a real one-node Slurm cluster, and what a test does to it. Nothing here sleeps to be in time: each
+wait is for something to be true, and gives up after a stated while."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.workflow.toy import OVERLAY, ROOT, SNAKEMAKE, make_toy
+
+#: One training of a toy study, without tuning.
+SINGLE = OVERLAY.replace("seeds: [0, 1]", "seeds: [0]").replace(
+    "optimizers: [adamw, m-plus-adam]}", "optimizers: [adamw]}"
+)
+#: The limit Snakemake itself is held to: SIGINT makes it cancel its jobs, and SIGKILL follows if it does not end.
+WRAPPED = ("timeout", "-s", "INT", "-k", "200")
+#: Looks at its jobs often, two at a time.
+OFTEN = ("--slurm-init-seconds-before-status-checks", "2", "--seconds-between-status-checks", "2", "--jobs", "2")
+
+
+def wait_for(condition: Callable[[], Any], what: str, *, seconds: float = 120.0) -> Any:
+    """What `condition` returns once it is true; fails after that many seconds."""
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, f"after {seconds:.0f} s still not: {what}"
+        time.sleep(0.2)
+    return found
+
+
+def slurm(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def jobs(*states: str) -> list[str]:
+    """Numbers of the jobs in these states; in any that is queued or running if none is named."""
+    wanted = ",".join(states or ("PENDING", "RUNNING", "COMPLETING", "REQUEUED"))
+    return slurm("squeue", "--noheader", "--format=%i", f"--states={wanted}").split()
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A toy project whose study is submitted to Slurm."""
+
+    folder: Path
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "results" / "toy"
+
+    def run_folder(self, optimizer: str = "adamw", seed: int = 0) -> Path:
+        return self.results / f"runs/nano/1x/bf16-bf16/{optimizer}/seed{seed}"
+
+    def environment(self) -> dict[str, str]:
+        home = self.folder / "home"
+        home.mkdir(exist_ok=True)
+        path = [str(self.folder / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "HOME": str(home), "OMP_NUM_THREADS": "1"}
+
+    def command(self, *arguments: str, profile: str = "slurm", seconds: int = 280) -> list[str]:
+        often = OFTEN if profile == "slurm" else ("--cores", "2")
+        return [*WRAPPED, str(seconds), SNAKEMAKE, "--profile", profile, "--configfile", "toy.yaml", *often, *arguments]
+
+    def run(self, *arguments: str, profile: str = "slurm") -> subprocess.CompletedProcess[str]:
+        """Run the study to its end."""
+        return subprocess.run(
+            self.command(*arguments, profile=profile), cwd=self.folder, env=self.environment(), capture_output=True,
+            text=True, check=False,
+        )  # fmt: skip
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start the study in a process group of its own."""
+        with (self.folder / "snakemake.txt").open("a") as output:
+            return subprocess.Popen(
+                self.command(*arguments), cwd=self.folder, env=self.environment(), stdout=output,
+                stderr=subprocess.STDOUT, text=True, start_new_session=True,
+            )  # fmt: skip
+
+    def output(self) -> str:
+        return (self.folder / "snakemake.txt").read_text()
+
+    def logs(self) -> str:
+        """All logs of the trainings and of Slurm, for a failing test to show."""
+        files = [*self.results.rglob("*.log"), *(self.folder / "results/slurm-logs").rglob("*.log")]
+        return "\n".join(f"--- {path}\n{path.read_text()}" for path in sorted(files))
+
+    def trained_steps(self, optimizer: str = "adamw", seed: int = 0) -> int:
+        """The last update that the metrics of a run know."""
+        path = self.run_folder(optimizer, seed) / "metrics.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return json.loads(lines[-1])["step"] if lines else 0
+
+    def said(self, optimizer: str = "adamw", seed: int = 0) -> str:
+        """train.log of a run, over all attempts."""
+        return (self.run_folder(optimizer, seed) / "train.log").read_text()
+
+
+def make_lab(folder: Path, overlay: str = OVERLAY) -> Lab:
+    make_toy(folder)
+    shutil.copy(ROOT / "slurm", folder / "slurm", follow_symlinks=False)
+    (folder / "toy.yaml").write_text(overlay)
+    return Lab(folder)
+
+
+def numbers(results: Path) -> dict[str, Any]:
+    """Everything that trainings computed below `results`: path -> content, without when, how long and where."""
+    found: dict[str, Any] = {}
+    for path in sorted(results.rglob("summary.json")):
+        summary = json.loads(path.read_text())
+        metrics = [json.loads(line) for line in (path.parent / "metrics.jsonl").read_text().splitlines()]
+        found[str(path.parent.relative_to(results))] = (
+            {key: summary[key] for key in ("hash", "status", "val_loss", "val_tokens", "steps")},
+            [{key: value for key, value in line.items() if key != "tokens_per_s"} for line in metrics],
+        )
+    return found
+
+
+def kill_group(process: subprocess.Popen[str]) -> None:
+    """SIGKILL to a process that `Lab.start` started, and to those of its group."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
