@@ -1,45 +1,76 @@
-"""`mpadam data`: a study's text, tokenizer and token files, in one job; or the last stage alone."""
+"""`mpadam data`: a study's text, tokenizer and token files, in one job; or the last stage alone; or a look at them."""
 
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mpadam.study.config import DataConfig, TokenizerConfig
 
-HELP = "Prepare a study's data: text, tokenizer, token files, manifest."
-EXAMPLE = "mpadam data --config config.yaml --config studies/smoke.yaml --out results/smoke/data"
+HELP = "Prepare a study's data (text, tokenizer, token files, manifest), or look at it: mpadam data inspect."
+EXAMPLE = """mpadam data --config config.yaml --config studies/smoke.yaml --out results/smoke/data
+  mpadam data inspect --out results/smoke/data --sequences 5"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_study_arguments(parser)
+    parser.add_argument(
+        "action",
+        nargs="?",
+        choices=["prepare", "inspect"],
+        default="prepare",
+        help="inspect: documents, tokens, padding, lengths and some sequences of prepared data (default: prepare)",
+    )
+    add_study_arguments(parser, required=False)
     parser.add_argument(
         "--assemble",
         action="store_true",
         help="only write the manifest of what mpadam tokenizer and mpadam tokenize left in the folder",
     )
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="shards tokenized at the same time")
+    parser.add_argument("--sequences", type=int, default=3, metavar="N", help="sequences to show (inspect)")
+    parser.add_argument("--seed", type=int, default=0, help="whose order the sequences are from (inspect)")
 
 
 def run(args: argparse.Namespace) -> int:
-    from mpadam.data.prepare import prepare
-    from mpadam.data.stages import assemble
+    if args.action == "inspect":
+        from mpadam.data.inspection import inspection
 
-    stage = assemble if args.assemble else prepare
-    manifest = stage(*study_sections(args), args.out, log=log)
-    train, targets = manifest["train"], manifest["validation_set"]["target_tokens"]
-    log(
-        f"{args.out}: {train['documents']:,} training documents, {train['tokens']:,} tokens, "
-        f"{manifest['train_sequences']:,} sequences ({train['padding_share']:.1%} padding); "
-        f"validation {targets:,} target tokens, unigram entropy {manifest['unigram_entropy']:.3f} nats"
-    )
+        log(inspection(args.out, sequences=args.sequences, seed=args.seed))
+        return 0
+    if args.config is None and args.request is None:
+        raise ValueError("say which study:  --config FILE  (repeated, later ones win), or  --request JSON")
+    _report(args.out, _prepared(args))
     return 0
 
 
-def add_study_arguments(parser: argparse.ArgumentParser) -> None:
+def _prepared(args: argparse.Namespace) -> dict[str, Any]:
+    from mpadam.data.prepare import prepare
+    from mpadam.data.stages import assemble
+
+    if args.workers < 1:
+        raise ValueError(f"--workers {args.workers}: at least 1")
+    sections = study_sections(args)
+    if args.assemble:
+        return assemble(*sections, args.out, log=log)
+    one_thread(args.workers)
+    return prepare(*sections, args.out, log=log, workers=args.workers)
+
+
+def _report(out: Path, manifest: dict[str, Any]) -> None:
+    train, targets = manifest["train"], manifest["validation_set"]["target_tokens"]
+    log(
+        f"{out}: {train['documents']:,} training documents, {train['tokens']:,} tokens, "
+        f"{manifest['train_sequences']:,} sequences ({train['padding_share']:.1%} padding); "
+        f"validation {targets:,} target tokens, unigram entropy {manifest['unigram_entropy']:.3f} nats"
+    )
+
+
+def add_study_arguments(parser: argparse.ArgumentParser, *, required: bool = True, out: bool = True) -> None:
     """What the commands of the data room share: which study, and its data folder."""
-    which = parser.add_mutually_exclusive_group(required=True)
+    which = parser.add_mutually_exclusive_group(required=required)
     which.add_argument(
         "--config",
         type=Path,
@@ -50,7 +81,8 @@ def add_study_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--request", metavar="JSON", help='the two sections themselves: {"data": {...}, "tokenizer": {...}}'
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="results/<study>/data")
+    if out:
+        parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="results/<study>/data")
 
 
 def study_sections(args: argparse.Namespace) -> tuple[DataConfig, TokenizerConfig]:
@@ -58,6 +90,19 @@ def study_sections(args: argparse.Namespace) -> tuple[DataConfig, TokenizerConfi
     from mpadam.data.request import from_config, from_json
 
     return from_json(args.request) if args.request is not None else from_config(args.config)
+
+
+def data_section(args: argparse.Namespace) -> DataConfig:
+    """The section `data` alone."""
+    from mpadam.data.request import data_from_json, from_config
+
+    return data_from_json(args.request) if args.request is not None else from_config(args.config)[0]
+
+
+def one_thread(workers: int = 2) -> None:
+    """Let several jobs share the cores: each encodes with one thread, which the tokenizer's library reads from here."""
+    if workers > 1:
+        os.environ["RAYON_NUM_THREADS"] = "1"
 
 
 def log(line: str) -> None:

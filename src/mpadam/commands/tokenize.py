@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 
-from mpadam.commands.data import add_study_arguments, log, study_sections
+from mpadam.commands.data import add_study_arguments, data_section, log
 
 HELP = (
     "Tokenize one shard (the second stage of mpadam data): validation shards first, training shards then in any order."
@@ -15,11 +16,14 @@ EXAMPLE = "mpadam tokenize --config config.yaml --out results/paper/data --shard
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_study_arguments(parser)
     parser.add_argument("--shard", required=True, metavar="NAME", help="e.g. validation-00000-of-00008")
+    parser.add_argument(
+        "--threads", type=int, default=1, metavar="N", help="of this job (default 1: shards share the cores better)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
+    os.environ["RAYON_NUM_THREADS"] = str(args.threads)  # where the tokenizer's library reads it, when first used
     from mpadam.data.stages import tokenize_one
 
-    data, _ = study_sections(args)
-    tokenize_one(data, args.shard, args.out, log=log)
+    tokenize_one(data_section(args), args.shard, args.out, log=log)
     return 0

@@ -1,5 +1,7 @@
 """A local folder in C4's own layout: `en/c4-train.NNNNN-of-01024.json.gz`, `en/c4-validation.*.json.gz`.
 
+`data.train_shards` takes the first so many training shards of a larger copy.
+
 A line of a shard is a JSON object with `text` (and `url`, `timestamp`, which nothing here needs). Shards are read as
 streams, a line at a time. Whatever is wrong with one ends the reading with a ValueError that names file and line: a
 shard is never taken for a shorter one.
@@ -25,13 +27,14 @@ _LAYOUT = "en/c4-train.00000-of-01024.json.gz and en/c4-validation.00000-of-0000
 
 def identity(data: DataConfig) -> dict[str, Any]:
     """Names and sizes of the shards. Where the folder lies, and when its files were touched, does not matter."""
-    return {"shards": {shard.path.name: shard.path.stat().st_size for shard in shards(data) if shard.path}}
+    return {"shards": {shard.facts["file"]: shard.facts["bytes"] for shard in shards(data)}}
 
 
 def shards(data: DataConfig) -> list[TextShard]:
     """The shards of both splits, in the order of their names.
 
-    Raises ValueError when the folder is missing, or has no shard of a split, or shards of differently cut copies.
+    Raises ValueError when the folder is missing, or has no shard of a split, too few of them, or shards of differently
+    cut copies.
     """
     assert data.path is not None
     folder = Path(data.path)
@@ -47,11 +50,20 @@ def shards(data: DataConfig) -> list[TextShard]:
             raise ValueError(
                 f"data.path: {folder}/en mixes {split} shards of {' and '.join(sorted(totals))}: keep those of one copy"
             )
-    return found
+    return _first(found, data)
+
+
+def _first(found: list[TextShard], data: DataConfig) -> list[TextShard]:
+    train = [shard for shard in found if shard.split == "train"]
+    wanted = len(train) if data.train_shards is None else data.train_shards
+    if wanted > len(train):
+        raise ValueError(f"data.train_shards: {wanted} wanted, but {data.path} has {len(train)} training shards")
+    return [*train[:wanted], *(shard for shard in found if shard.split == "validation")]
 
 
 def _shard(path: Path, match: re.Match[str]) -> TextShard:
-    return TextShard(f"{match[1]}-{match[2]}", cast(Split, match[1]), C4Text, path)
+    facts = {"file": path.name, "bytes": path.stat().st_size}
+    return TextShard(f"{match[1]}-{match[2]}", cast(Split, match[1]), C4Text, path, facts)
 
 
 class C4Text:

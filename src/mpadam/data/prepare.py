@@ -18,48 +18,51 @@ from typing import Any
 from mpadam.atomic import write_json
 from mpadam.data.loader import TokenData
 from mpadam.data.manifest import build_manifest
-from mpadam.data.sources import text_shards
 from mpadam.data.stages import Log, data_request, make_tokenizer, tokenize_all
 from mpadam.study.config import DataConfig, TokenizerConfig
 
 
-def prepare(data: DataConfig, tokenizer: TokenizerConfig, out: Path, *, log: Log) -> dict[str, Any]:
+def prepare(data: DataConfig, tokenizer: TokenizerConfig, out: Path, *, log: Log, workers: int = 1) -> dict[str, Any]:
     """Make the data of a study in `out`, unless it is there already; returns the manifest.
+
+    workers: shards tokenized at the same time.
 
     Raises ValueError for text or a tokenizer that cannot be used; `out` is then as it was.
     """
     request = data_request(data, tokenizer)
     created = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
+    stage = out / ".partial"
     try:
         if manifest := _existing(out, request):
             log(f"{out}: already prepared ({manifest['fingerprint']})")
             return manifest
-        return _prepare(data, tokenizer, request, out, log)
+        shutil.rmtree(stage, ignore_errors=True)
+        manifest = _stages(data, tokenizer, stage, log, workers)
+        _move(stage, out)
+        write_json(out / "manifest.json", manifest)
+        return manifest
     finally:
+        shutil.rmtree(stage, ignore_errors=True)
         if created and not any(out.iterdir()):
             out.rmdir()
 
 
-def _prepare(
-    data: DataConfig, tokenizer: TokenizerConfig, request: dict[str, Any], out: Path, log: Log
-) -> dict[str, Any]:
-    stage = out / ".partial"
-    shutil.rmtree(stage, ignore_errors=True)
-    try:
-        log(f"tokenizer: {tokenizer.source}")
-        text_tokenizer = make_tokenizer(data, tokenizer, stage / "tokenizer")
-        log(f"tokenizer: {text_tokenizer.vocab_size} tokens ({text_tokenizer.fingerprint})")
-        shards = tokenize_all(text_shards(data), text_tokenizer, stage / "tokens", log=log)
-        manifest = build_manifest(request, text_tokenizer, shards, stage)
-        (out / "manifest.json").unlink(missing_ok=True)
-        for name in ("tokenizer", "tokens"):
-            shutil.rmtree(out / name, ignore_errors=True)
-            (stage / name).replace(out / name)
-        write_json(out / "manifest.json", manifest)
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
-    return manifest
+def _stages(data: DataConfig, tokenizer: TokenizerConfig, stage: Path, log: Log, workers: int) -> dict[str, Any]:
+    """Tokenizer and token files, in `stage`; returns their manifest."""
+    log(f"tokenizer: {tokenizer.source}")
+    text_tokenizer = make_tokenizer(data, tokenizer, stage / "tokenizer")
+    log(f"tokenizer: {text_tokenizer.vocab_size} tokens ({text_tokenizer.fingerprint})")
+    shards = tokenize_all(data, stage, workers=workers, log=log)
+    return build_manifest(data_request(data, tokenizer), text_tokenizer, shards, stage)
+
+
+def _move(stage: Path, out: Path) -> None:
+    """Put what is whole in its place; without manifest until the caller writes it."""
+    (out / "manifest.json").unlink(missing_ok=True)
+    for name in ("tokenizer", "tokens"):
+        shutil.rmtree(out / name, ignore_errors=True)
+        (stage / name).replace(out / name)
 
 
 def _existing(out: Path, request: dict[str, Any]) -> dict[str, Any] | None:

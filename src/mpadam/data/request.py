@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from mpadam.data.need import planned
 from mpadam.study.config import DataConfig, Section, TokenizerConfig
 from mpadam.study.load import ConfigError, load_study
 
@@ -15,9 +16,9 @@ AnySection = TypeVar("AnySection", bound=Section)
 
 
 def from_config(paths: list[Path]) -> tuple[DataConfig, TokenizerConfig]:
-    """The sections `data` and `tokenizer` of a study."""
+    """The sections `data` and `tokenizer` of a study; of C4 from the hub as many shards as its budgets need."""
     study = load_study(paths)
-    return study.data, study.tokenizer
+    return planned(study), study.tokenizer
 
 
 def from_json(text: str) -> tuple[DataConfig, TokenizerConfig]:
@@ -25,13 +26,29 @@ def from_json(text: str) -> tuple[DataConfig, TokenizerConfig]:
 
     Raises ConfigError when it is no JSON or a section is missing or wrong.
     """
+    content = _content(text)
+    if set(content) != {"data", "tokenizer"}:
+        raise ConfigError('--request: write {"data": {...}, "tokenizer": {...}}, with these two keys')
+    return _section("data", DataConfig, content["data"]), _section("tokenizer", TokenizerConfig, content["tokenizer"])
+
+
+def data_from_json(text: str) -> DataConfig:
+    """The section `data` of a request {"data": {...}}, for commands that need no other.
+
+    Raises ConfigError as `from_json`.
+    """
+    content = _content(text)
+    if "data" not in content or set(content) - {"data", "tokenizer"}:
+        raise ConfigError('--request: write {"data": {...}}')
+    return _section("data", DataConfig, content["data"])
+
+
+def _content(text: str) -> dict[str, Any]:
     try:
         content = json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(f"--request: not JSON: {error}") from None
-    if not isinstance(content, dict) or set(content) != {"data", "tokenizer"}:
-        raise ConfigError('--request: write {"data": {...}, "tokenizer": {...}}, with these two keys')
-    return _section("data", DataConfig, content["data"]), _section("tokenizer", TokenizerConfig, content["tokenizer"])
+    return content if isinstance(content, dict) else {}
 
 
 def _section(name: str, model: type[AnySection], content: object) -> AnySection:

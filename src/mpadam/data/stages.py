@@ -6,8 +6,12 @@ for byte what `prepare` (prepare.py) makes in one job.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import multiprocessing
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,14 +28,15 @@ from mpadam.data.tokenizer import (
     tokenizer_identity,
     train_bpe,
 )
+from mpadam.data.tokenizer_hub import fetched
 from mpadam.data.tokens import (
     digest,
     digests_of,
     held_out_hash,
     read_digests,
     read_shard_manifest,
-    repaired,
     tokenize_shard,
+    utf8,
 )
 from mpadam.study.config import DataConfig, TokenizerConfig
 
@@ -48,19 +53,24 @@ def data_request(data: DataConfig, tokenizer: TokenizerConfig) -> dict[str, Any]
 
 
 def make_tokenizer(data: DataConfig, tokenizer: TokenizerConfig, folder: Path) -> TextTokenizer:
-    """Stage 1: train the tokenizer on the training text, or copy the given one; returns it as read from `folder`."""
-    if tokenizer.source == "folder":
-        assert tokenizer.path is not None
-        load_tokenizer(Path(tokenizer.path))
-        copy_tokenizer(Path(tokenizer.path), folder)
-    else:
+    """Stage 1: train the tokenizer on the training text, or copy the given one; returns it as read from `folder`.
+
+    `origin.json` beside it says what it was made of, and is all that the workflow looks at.
+    """
+    if tokenizer.source == "bpe":
         assert tokenizer.vocab_size is not None
         save_bpe(train_bpe(_training_text(text_shards(data)), vocab_size=tokenizer.vocab_size), folder)
-    return load_tokenizer(folder)
+    else:
+        source = fetched(data, tokenizer) if tokenizer.source == "hub" else Path(tokenizer.path or "")
+        load_tokenizer(source, eos_token=tokenizer.eos_token)
+        copy_tokenizer(source, folder, eos_token=tokenizer.eos_token)
+    made = load_tokenizer(folder)
+    write_json(folder / "origin.json", {**_origin(data, tokenizer), "fingerprint": made.fingerprint})
+    return made
 
 
 def tokenize_one(data: DataConfig, name: str, out: Path, *, log: Log) -> dict[str, Any]:
-    """Stage 2 for one shard, into `out`/tokens; returns its manifest.
+    """Stage 2 for one shard, into `out`/tokens, unless it is there; returns its manifest.
 
     A training shard leaves out what the validation shards in `out`/tokens hold, so these come first.
     Raises ValueError when the shard, the tokenizer or a validation shard is missing.
@@ -69,11 +79,14 @@ def tokenize_one(data: DataConfig, name: str, out: Path, *, log: Log) -> dict[st
     if name not in shards:
         some = ", ".join(list(shards)[:3])
         raise ValueError(f"--shard {name}: the text has no such shard; it has {len(shards)}: {some}, ...")
+    shard, tokens = shards[name], out / "tokens"
     tokenizer = load_tokenizer(out / "tokenizer")
-    tokens = out / "tokens"
-    held_out = frozenset[bytes]() if shards[name].split == "validation" else _held_out(list(shards.values()), tokens)
+    held_out = frozenset[bytes]() if shard.split == "validation" else _held_out(list(shards.values()), tokens)
+    if manifest := _tokenized(shard, tokens, tokenizer, held_out):
+        log(f"{name}: already tokenized")
+        return manifest
     with _rate(name, log) as progress:
-        return tokenize_shard(shards[name], tokenizer, tokens, held_out=held_out, progress=progress)
+        return tokenize_shard(shard, tokenizer, tokens, held_out=held_out, progress=progress)
 
 
 def assemble(data: DataConfig, tokenizer: TokenizerConfig, out: Path, *, log: Log) -> dict[str, Any]:
@@ -84,21 +97,14 @@ def assemble(data: DataConfig, tokenizer: TokenizerConfig, out: Path, *, log: Lo
     request = data_request(data, tokenizer)
     shards = text_shards(data)
     text_tokenizer = load_tokenizer(out / "tokenizer")
-    _check_tokenizer(tokenizer, text_tokenizer)
+    _check_tokenizer(_origin(data, tokenizer), out / "tokenizer")
     held_out = held_out_hash(_held_out(shards, out / "tokens"))
     manifests = []
     for shard in shards:
         manifest = read_shard_manifest(out / "tokens" / shard.name)
-        expected = {
-            "tokenizer_fingerprint": text_tokenizer.fingerprint,
-            "held_out": held_out if shard.split == "train" else held_out_hash(frozenset()),
-        }
-        stale = [key for key, value in expected.items() if manifest[key] != value]
-        if shard.path and manifest["source"]["bytes"] != shard.path.stat().st_size:
-            stale.append("source")
-        if stale:
+        if other := _other_than_wanted(manifest, shard, text_tokenizer, held_out):
             raise ValueError(
-                f"{out / 'tokens' / shard.name}: made with another {' and '.join(stale)}; run  mpadam tokenize "
+                f"{out / 'tokens' / shard.name}: made with another {' and '.join(other)}; run  mpadam tokenize "
                 f"--shard {shard.name}  again"
             )
         manifests.append(manifest)
@@ -108,16 +114,65 @@ def assemble(data: DataConfig, tokenizer: TokenizerConfig, out: Path, *, log: Lo
     return manifest
 
 
-def tokenize_all(shards: list[TextShard], tokenizer: TextTokenizer, folder: Path, *, log: Log) -> list[dict[str, Any]]:
-    """Stage 2 for all shards, validation first; returns their manifests, in the order of `shards`."""
+def tokenize_all(data: DataConfig, out: Path, *, workers: int, log: Log) -> list[dict[str, Any]]:
+    """Stage 2 for all shards, validation first; returns their manifests, in order of the text.
+
+    workers: shards at a time; with several, each is a process, and `log` must be a function of a module.
+    """
+    shards = text_shards(data)
+    names = {split: [shard.name for shard in shards if shard.split == split] for split in ("validation", "train")}
     manifests: dict[str, dict[str, Any]] = {}
-    held_out: frozenset[bytes] = frozenset()
-    for shard in sorted(shards, key=lambda shard: shard.split != "validation"):
-        with _rate(shard.name, log) as progress:
-            manifests[shard.name] = tokenize_shard(shard, tokenizer, folder, held_out=held_out, progress=progress)
-        if shard.split == "validation":
-            held_out |= read_digests(folder / shard.name)
+    if workers == 1:
+        manifests = {name: tokenize_one(data, name, out, log=log) for part in names.values() for name in part}
+    else:
+        context = multiprocessing.get_context("spawn")  # the tokenizer's threads do not survive a fork
+        pool = ProcessPoolExecutor(workers, mp_context=context)
+        try:
+            for part in names.values():
+                jobs = {name: pool.submit(tokenize_one, data, name, out, log=log) for name in part}
+                manifests.update({name: job.result() for name, job in jobs.items()})
+        finally:
+            pool.shutdown(cancel_futures=True)  # after a failure: what has not started yet is left
     return [manifests[shard.name] for shard in shards]
+
+
+def _tokenized(
+    shard: TextShard, tokens: Path, tokenizer: TextTokenizer, held_out: frozenset[bytes]
+) -> dict[str, Any] | None:
+    """The manifest of a shard that is there, whole, and made of this very file; reading it costs a hundredth."""
+    folder = tokens / shard.name
+    if shard.path is None or not shard.path.is_file() or not (folder / "shard.json").is_file():
+        return None
+    try:
+        manifest = read_shard_manifest(folder)
+    except ValueError:  # of another version
+        return None
+    if _other_than_wanted(manifest, shard, tokenizer, held_out_hash(held_out)):
+        return None
+    files = {folder / name: expected["sha256"] for name, expected in manifest["files"].items()}
+    whole = all(_sha256(path) == sha256 for path, sha256 in {**files, shard.path: manifest["source"]["sha256"]}.items())
+    return manifest if whole else None
+
+
+def _sha256(path: Path) -> str | None:
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _other_than_wanted(
+    manifest: dict[str, Any], shard: TextShard, tokenizer: TextTokenizer, held_out: str
+) -> list[str]:
+    """In what a shard's token files differ from those that would be made now, as far as can be told without reading."""
+    expected = {
+        "tokenizer_fingerprint": tokenizer.fingerprint,
+        "held_out": held_out if shard.split == "train" else held_out_hash(frozenset()),
+    }
+    other = [key for key, value in expected.items() if manifest[key] != value]
+    if any(manifest["source"].get(key) != value for key, value in shard.facts.items()):
+        other.append("source")
+    return other
 
 
 def _held_out(shards: list[TextShard], tokens: Path) -> frozenset[bytes]:
@@ -129,12 +184,20 @@ def _held_out(shards: list[TextShard], tokens: Path) -> frozenset[bytes]:
     return frozenset().union(*(read_digests(tokens / name) for name in names))
 
 
-def _check_tokenizer(config: TokenizerConfig, found: TextTokenizer) -> None:
-    """Whether the tokenizer made earlier is the configuration's, as far as can be told without training it again."""
-    expected = tokenizer_identity(config)
-    actual = {"source": config.source, "vocab_size": found.vocab_size, "fingerprint": found.fingerprint}
-    if any(actual[key] != value for key, value in expected.items()):
-        raise ValueError(f"the data folder's tokenizer is not that of {expected}; run  mpadam tokenizer  again")
+def _origin(data: DataConfig, tokenizer: TokenizerConfig) -> dict[str, Any]:
+    """What a tokenizer is made of: itself, or the text it learns from, by a checksum of that text's identity."""
+    if tokenizer.source != "bpe":
+        return tokenizer_identity(tokenizer)
+    text = json.dumps(source_identity(data), sort_keys=True).encode()
+    return {**tokenizer_identity(tokenizer), "text": hashlib.sha256(text).hexdigest()[:16]}
+
+
+def _check_tokenizer(origin: dict[str, Any], folder: Path) -> None:
+    """Whether the tokenizer made earlier is the configuration's."""
+    path = folder / "origin.json"
+    found = json.loads(path.read_bytes()) if path.is_file() else {}
+    if other := [key for key, value in origin.items() if found.get(key) != value]:
+        raise ValueError(f"{folder}: made with another {' and '.join(other)}; run  mpadam tokenizer  again")
 
 
 def _training_text(shards: list[TextShard]) -> Iterator[str]:
@@ -143,9 +206,9 @@ def _training_text(shards: list[TextShard]) -> Iterator[str]:
     for shard in shards:
         if shard.split == "train":
             for document in shard.open():
-                text = repaired(document)
-                if digest(text) not in held_out:
-                    yield text
+                content, _ = utf8(document)
+                if digest(content) not in held_out:
+                    yield content.decode()
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -26,12 +26,14 @@ class TextShard:
     name: of its token files, e.g. `train-00000-of-01024`; the order of names is the order of the text.
     reader: opens it.
     path: the file it is, if it is one.
+    facts: what of its receipt is known before it is read; tells token files made of another text.
     """
 
     name: str
     split: Split
     reader: Callable[[TextShard], Text]
     path: Path | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     def open(self) -> Text:
         return self.reader(self)

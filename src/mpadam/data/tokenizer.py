@@ -1,4 +1,5 @@
-"""Text to token numbers: a byte-level BPE trained on the study's own text, or a saved Hugging Face tokenizer.
+"""Text to token numbers: a byte-level BPE trained on the study's own text, or a saved Hugging Face tokenizer, from a
+folder or from the hub at a commit (brought here by `mpadam download`, data/download.py).
 
 Only `tokenizer.json` and the names of EOS and padding are used, through the `tokenizers` package; transformers is not
 imported. A document is encoded without anything its post-processor would add (BOS, EOS), text that looks like a special
@@ -25,7 +26,7 @@ from mpadam.study.config import TokenizerConfig
 PAD, EOS = "<pad>", "</s>"
 # Merges are learned from the text's first 256 MB: more changes few of them and costs memory.
 TRAINING_CHARACTERS = 2**28
-_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 # A run of this many characters without a blank is no word; one merge at a time, it would take minutes to learn from.
 _NO_WORD = re.compile(r"\S{1000,}")
 # Parts of tokenizer.json that change no number here: they act only on what is added to a text or cut off it.
@@ -85,16 +86,20 @@ def save_bpe(backend: tokenizers.Tokenizer, folder: Path) -> None:
     write_json(folder / "tokenizer_config.json", {**config, "clean_up_tokenization_spaces": False})
 
 
-def copy_tokenizer(source: Path, folder: Path) -> None:
-    """Copy the files of a saved tokenizer that are needed to load it again."""
+def copy_tokenizer(source: Path, folder: Path, *, eos_token: str | None = None) -> None:
+    """Copy the files of a saved tokenizer that are needed to load it again; `eos_token` names its end of text anew."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in _FILES:
+    for name in FILES:
         if (source / name).is_file():
             write_bytes(folder / name, (source / name).read_bytes())
+    if eos_token is not None:
+        path = folder / "tokenizer_config.json"
+        config = json.loads(path.read_bytes()) if path.is_file() else {}
+        write_json(path, {**config, "eos_token": eos_token})
 
 
-def load_tokenizer(folder: Path) -> TextTokenizer:
-    """Read a tokenizer folder.
+def load_tokenizer(folder: Path, *, eos_token: str | None = None) -> TextTokenizer:
+    """Read a tokenizer folder; `eos_token` is its end of text, whatever the folder names.
 
     Raises ValueError when it has no readable tokenizer.json, names no EOS, or names one that is not in its vocabulary.
     """
@@ -109,11 +114,13 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
         backend = tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # tokenizers raises nothing more special
         raise ValueError(f"{path}: not a tokenizer ({error})") from None
-    eos_id = _special(backend, folder, "eos_token")
+    eos_id = _special(backend, folder, "eos_token") if eos_token is None else backend.token_to_id(eos_token)
+    if eos_id is None and eos_token is not None:
+        raise ValueError(f"tokenizer.eos_token: {eos_token!r} is not in the vocabulary of {path}")
     if eos_id is None:
         raise ValueError(
-            f"tokenizer.path: {folder} names no end-of-text token, and documents must be separated; add e.g. "
-            f'"eos_token": "</s>" to its tokenizer_config.json'
+            f"tokenizer: {folder} names no end-of-text token, and documents must be separated; write e.g.  "
+            "eos_token: </s>  in the section tokenizer, or name it in the folder's tokenizer_config.json"
         )
     pad_id = _special(backend, folder, "pad_token")
     backend.no_padding()
@@ -130,9 +137,12 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
 
 def tokenizer_identity(config: TokenizerConfig) -> dict[str, Any]:
     """What decides the tokenizer, as far as the configuration and the folder tell: equal when the encoding is."""
+    if config.source == "hub":
+        return config.model_dump(include={"source", "repo", "revision", "eos_token"}, exclude_none=True)
     if config.source == "folder":
         assert config.path is not None
-        return {"source": "folder", "fingerprint": load_tokenizer(Path(config.path)).fingerprint}
+        fingerprint = load_tokenizer(Path(config.path), eos_token=config.eos_token).fingerprint
+        return {"source": "folder", "fingerprint": fingerprint}
     return {"source": "bpe", "vocab_size": config.vocab_size}
 
 
@@ -148,7 +158,7 @@ def _beginning(texts: Iterable[str]) -> Iterator[str]:
 
 def _special(backend: tokenizers.Tokenizer, folder: Path, key: str) -> int | None:
     """Number of the special token that the folder's configuration calls `key`, if it names one."""
-    for name in _FILES[1:]:
+    for name in FILES[1:]:
         if not (folder / name).is_file():
             continue
         try:

@@ -26,9 +26,10 @@ import numpy.typing as npt
 from mpadam.atomic import write_json
 from mpadam.data.text import Text, TextShard
 from mpadam.data.tokenizer import TextTokenizer
+from mpadam.data.words import Encode, encoder
 
 FORMAT = 1
-BATCH_CHARACTERS = 1_000_000  # text encoded at once: bounds memory, whatever the shard's size
+BATCH_BYTES = 1_000_000  # of text encoded at once: bounds memory, whatever the shard's size
 DIGEST_BYTES = 16
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -52,18 +53,22 @@ def token_dtype(vocab_size: int) -> str:
     return "<u2" if vocab_size <= 2**16 else "<u4"
 
 
-def digest(text: str) -> bytes:
-    return hashlib.blake2b(text.encode("utf-8"), digest_size=DIGEST_BYTES).digest()
+def digest(content: bytes) -> bytes:
+    """Names a document by its UTF-8."""
+    return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
 
 
-def repaired(text: str) -> str:
-    """The text with U+FFFD for each lone surrogate, which has no UTF-8."""
-    return _SURROGATES.sub("\ufffd", text)
+def utf8(text: str) -> tuple[bytes, bool]:
+    """A text's UTF-8, with U+FFFD for each lone surrogate, which has none; and whether it had any."""
+    try:
+        return text.encode(), False
+    except UnicodeEncodeError:
+        return _SURROGATES.sub("\ufffd", text).encode(), True
 
 
 def digests_of(texts: Iterable[str]) -> frozenset[bytes]:
     """Digests of documents, as `tokenize_shard` wants them for `held_out`."""
-    return frozenset(digest(repaired(text)) for text in texts)
+    return frozenset(digest(utf8(text)[0]) for text in texts)
 
 
 def read_digests(folder: Path) -> frozenset[bytes]:
@@ -129,13 +134,14 @@ def _write(
     progress: Callable[[int], None],
 ) -> dict[str, Any]:
     counts, dtype = Counts(), token_dtype(tokenizer.vocab_size)
+    encode = encoder(tokenizer, dtype)
     names = ["tokens.bin", "ends.bin", *(["digests.bin"] if shard.split == "validation" else [])]
     files = {name: _HashedFile(folder / name) for name in names}
     text = shard.open()
     try:
         for batch in _batches(text, counts, held_out):
             before = counts.text_bytes
-            _encode(batch, tokenizer, counts, dtype, files)
+            _append(batch, encode, np.asarray(tokenizer.eos_id, dtype), counts, files)
             progress(counts.text_bytes - before)
     finally:
         for file in files.values():
@@ -154,34 +160,35 @@ def _write(
     }
 
 
-def _batches(text: Text, counts: Counts, held_out: frozenset[bytes]) -> Iterator[list[str]]:
-    """Documents to encode, about BATCH_CHARACTERS at a time."""
-    batch: list[str] = []
-    characters = 0
+def _batches(text: Text, counts: Counts, held_out: frozenset[bytes]) -> Iterator[list[bytes]]:
+    """UTF-8 of the documents to encode, about BATCH_BYTES at a time."""
+    batch: list[bytes] = []
+    size = 0
     for document in text:
         counts.read += 1
-        clean = repaired(document)
-        counts.repaired += clean != document
-        if not clean.strip():
+        content, repaired = utf8(document)
+        counts.repaired += repaired
+        if not document.strip():
             counts.empty += 1
-        elif held_out and digest(clean) in held_out:
+        elif held_out and digest(content) in held_out:
             counts.duplicates += 1
         else:
-            batch.append(clean)
-            characters += len(clean)
-        if characters >= BATCH_CHARACTERS:
+            batch.append(content)
+            size += len(content)
+        if size >= BATCH_BYTES:
             yield batch
-            batch, characters = [], 0
+            batch, size = [], 0
     if batch:
         yield batch
 
 
-def _encode(
-    batch: list[str], tokenizer: TextTokenizer, counts: Counts, dtype: str, files: dict[str, _HashedFile]
+def _append(
+    batch: list[bytes], encode: Encode, eos: npt.NDArray[Any], counts: Counts, files: dict[str, _HashedFile]
 ) -> None:
-    for document, numbers in zip(batch, tokenizer.encode(batch), strict=True):
-        ids = np.asarray(numbers, dtype=dtype)
-        inner = ids == tokenizer.eos_id
+    tokens, ends, digests = [], [], []
+    for content, numbers in zip(batch, encode([content.decode() for content in batch]), strict=True):
+        ids = np.frombuffer(numbers, eos.dtype)
+        inner = ids == eos
         if inner.any():
             counts.separators_removed += 1
             ids = ids[~inner]
@@ -190,23 +197,25 @@ def _encode(
             continue
         counts.documents += 1
         counts.tokens += ids.size + 1
-        counts.text_bytes += len(document.encode())
-        files["tokens.bin"].write(np.append(ids, ids.dtype.type(tokenizer.eos_id)))
-        files["ends.bin"].write(np.asarray([counts.tokens], dtype="<u8"))
-        if "digests.bin" in files:
-            files["digests.bin"].write(np.frombuffer(digest(document), dtype=np.uint8))
+        counts.text_bytes += len(content)
+        tokens += [ids.tobytes(), eos.tobytes()]
+        ends.append(counts.tokens)
+        digests.append(digest(content))
+    files["tokens.bin"].write(b"".join(tokens))
+    files["ends.bin"].write(np.asarray(ends, dtype="<u8").tobytes())
+    if "digests.bin" in files:
+        files["digests.bin"].write(b"".join(digests))
 
 
 class _HashedFile:
-    """A file for writing arrays, hashed on the way."""
+    """A file that is hashed as it is written."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("wb")
         self._digest = hashlib.sha256()
         self.bytes = 0
 
-    def write(self, array: npt.NDArray[Any]) -> None:
-        content = array.tobytes()
+    def write(self, content: bytes) -> None:
         self._file.write(content)
         self._digest.update(content)
         self.bytes += len(content)

@@ -8,30 +8,24 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from mpadam.cluster.resources import host_memory_mb, site_resources, training_resources
-from mpadam.data.sources import source_identity
-from mpadam.study.config import StudyConfig
-from mpadam.study.grid import (
-    RunKey,
-    TuningKey,
-    run_keys,
-    selection_key,
-    trial_values,
-    tuning_keys,
-)
+from mpadam.data import c4_hub, tokenizer_hub
+from mpadam.data.need import planned
+from mpadam.data.sources import source_identity, text_shards
+from mpadam.data.text import TextShard
+from mpadam.data.tokenizer import tokenizer_identity
+from mpadam.study.config import DataConfig, StudyConfig
+from mpadam.study.grid import RunKey, TuningKey, run_keys, selection_key, trial_values, tuning_keys
 from mpadam.study.paths import StudyPaths
-from mpadam.study.spec import (
-    canonical_json,
-    run_request,
-    trial_request,
-    tuning_identity,
-)
+from mpadam.study.spec import canonical_json, run_request, trial_request, tuning_identity
 
 RUN = "{model}/{budget}x/{regime}/{optimizer}/seed{seed}"
 TUNING = "{model}/{regime}/{optimizer}"
+_ORIGIN = {"source", "path", "path_train", "path_validation", "revision", "downloads"}  # keys of `data`
 
 
 @dataclass(frozen=True)
@@ -54,9 +48,7 @@ class Workflow:
 
     def summaries(self) -> list[str]:
         """The summary of every run of the study."""
-        return [
-            str(self.paths.run(key) / "summary.json") for key in run_keys(self.config)
-        ]
+        return [str(self.paths.run(key) / "summary.json") for key in run_keys(self.config)]
 
     def summaries_of_view(self, wildcards: Any) -> list[str]:
         return self.view(self.view_name(wildcards)).summaries()
@@ -86,10 +78,59 @@ class Workflow:
 
     def trial_files(self, key: TuningKey, name: str) -> list[str]:
         """File `name` of every trial of a tuning; its folder where `name` is empty."""
-        return [
-            str(self.paths.trial(key, k) / name)
-            for k in range(len(trial_values(self.config, key.optimizer)))
-        ]
+        return [str(self.paths.trial(key, k) / name) for k in range(len(trial_values(self.config, key.optimizer)))]
+
+    # --- the study's data --------------------------------------------------------------------------------------------
+
+    @cached_property
+    def data(self) -> DataConfig:
+        """The section `data`, with the shards that the budgets need."""
+        return planned(self.config)
+
+    @cached_property
+    def _shards(self) -> dict[str, TextShard]:
+        return {shard.name: shard for shard in text_shards(self.data)}
+
+    def data_inputs(self) -> list[str]:
+        """What the manifest is made of, where each shard is a job; else what has to be fetched before the one job."""
+        if not self.data.by_shard:
+            return self.tokenizer_inputs()
+        return [self._origin(), *(self._shard_manifest(name) for name in self._shards)]
+
+    def data_stage(self) -> str:
+        """Which part of the work the job of the manifest does: the last alone, where each shard is a job."""
+        return "--assemble" if self.data.by_shard else ""
+
+    def tokenizer_inputs(self) -> list[str]:
+        """Receipts of what the tokenizer is made of."""
+        if self.config.tokenizer.source == "hub":
+            return [self.tokenizer_receipt()]
+        learns = self.config.tokenizer.source == "bpe"
+        return [receipt for name in self._shards for receipt in self._receipts(name)] if learns else []
+
+    def shard_inputs(self, wildcards: Any) -> list[str]:
+        """What a shard is tokenized with: the tokenizer, its own text, and the validation documents to leave out."""
+        validation = [name for name, shard in self._shards.items() if shard.split == "validation"]
+        held_out = validation if self._shards[wildcards.shard].split == "train" else []
+        return [self._origin(), *self._receipts(wildcards.shard), *map(self._shard_manifest, held_out)]
+
+    def tokenizer_receipt(self) -> str:
+        """Where the receipt of a fetched tokenizer is; a name that no rule asks for where none is fetched."""
+        fetched = self.config.tokenizer.source == "hub"
+        return str(tokenizer_hub.receipt_path(self.data, self.config.tokenizer)) if fetched else "no-tokenizer"
+
+    def shard_receipt(self) -> str:
+        """Where the receipts of fetched shards are, with a wildcard for the shard's name."""
+        return str(c4_hub.receipt_path(self.data, "{shard}"))
+
+    def _receipts(self, name: str) -> list[str]:
+        return [str(c4_hub.receipt_path(self.data, name))] if self.data.source == "c4_hub" else []
+
+    def _origin(self) -> str:
+        return str(self.paths.data / "tokenizer" / "origin.json")
+
+    def _shard_manifest(self, name: str) -> str:
+        return str(self.paths.data / "tokens" / name / "shard.json")
 
     # --- resources ---------------------------------------------------------------------------------------------------
 
@@ -112,12 +153,8 @@ class Workflow:
             return host_memory_mb(self.config, model)
         vocab_size = self.config.tokenizer.vocab_size or 32_000
         shape = self.config.models[model]
-        positions = (
-            self.config.micro_batch_size(model) * self.config.data.sequence_length
-        )
-        activations = positions * (
-            12 * vocab_size + 160 * shape.layers * shape.hidden_size
-        )
+        positions = self.config.micro_batch_size(model) * self.config.data.sequence_length
+        activations = positions * (12 * vocab_size + 160 * shape.layers * shape.hidden_size)
         return 1000 + round((24 * shape.parameters(vocab_size) + activations) / 1e6)
 
     # --- parameters of rules: canonical text, so that only a change of meaning is a change ---------------------------
@@ -125,30 +162,42 @@ class Workflow:
     def study_text(self, wildcards: Any) -> str:
         """The resolved configuration of what a target runs, but for where its jobs run."""
         config = self.view(self.view_name(wildcards)).config
-        return canonical_json(
-            config.model_dump(mode="json", exclude={"container", "cluster"})
-        )
+        return canonical_json(config.model_dump(mode="json", exclude={"container", "cluster"}))
 
     def source_text(self) -> str:
-        """What the data source holds: names and sizes or versions, not dates.
+        """What text and tokenizer are made of: names and sizes, commits or versions, not dates.
 
-        Raises ValueError, OSError if the source is not there.
+        Raises ValueError, OSError if a folder is not there or the text cannot supply the budgets.
         """
-        return canonical_json(source_identity(self.config.data))
+        tokenizer = tokenizer_identity(self.config.tokenizer)
+        return canonical_json({"source": source_identity(self.data), "tokenizer": tokenizer})
 
     def data_text(self) -> str:
         """What decides the token files."""
-        return canonical_json(
-            self.config.model_dump(mode="json", include={"data", "tokenizer"})
-        )
+        return self._sections(exclude={"epochs", "downloads_at_once", "shard_jobs"})
+
+    def shard_text(self) -> str:
+        """What decides the token files of a shard, beside the shard itself: not how many there are, nor sequences."""
+        return canonical_json({"data": self.data.model_dump(mode="json", include=_ORIGIN)})
+
+    def shard_facts(self, wildcards: Any) -> str:
+        """What is known of a shard's text before it is read."""
+        return canonical_json(dict(self._shards[wildcards.shard].facts))
+
+    def tokenizer_text(self) -> str:
+        """What decides the tokenizer: its section, and the text where it learns from it."""
+        learns = self.config.tokenizer.source == "bpe"
+        return self._sections(include={*_ORIGIN, "train_shards"} if learns else _ORIGIN)
+
+    def _sections(self, *, include: set[str] | None = None, exclude: set[str] | None = None) -> str:
+        data = self.data.model_dump(mode="json", include=include, exclude=exclude)
+        return canonical_json({"data": data, "tokenizer": self.config.tokenizer.model_dump(mode="json")})
 
     def run_text(self, wildcards: Any) -> str:
         return canonical_json(run_request(self.config, _run_key(wildcards)))
 
     def trial_text(self, wildcards: Any) -> str:
-        return canonical_json(
-            trial_request(self.config, _tuning_key(wildcards), int(wildcards.trial))
-        )
+        return canonical_json(trial_request(self.config, _tuning_key(wildcards), int(wildcards.trial)))
 
     def tuning_text(self, wildcards: Any) -> str:
         return canonical_json(tuning_identity(self.config, _tuning_key(wildcards)))
@@ -160,13 +209,7 @@ def _key(wildcards: Any) -> RunKey | TuningKey:
 
 
 def _run_key(wildcards: Any) -> RunKey:
-    return RunKey(
-        wildcards.model,
-        int(wildcards.budget),
-        wildcards.regime,
-        wildcards.optimizer,
-        int(wildcards.seed),
-    )
+    return RunKey(wildcards.model, int(wildcards.budget), wildcards.regime, wildcards.optimizer, int(wildcards.seed))
 
 
 def _tuning_key(wildcards: Any) -> TuningKey:
@@ -176,16 +219,8 @@ def _tuning_key(wildcards: Any) -> TuningKey:
 def sources(*packages: str) -> list[str]:
     """Source files of parts of the package (`analysis`, `site`), so that an edit there remakes what they make."""
     root = Path(__file__).parent.parent
-    return sorted(
-        os.path.relpath(path)
-        for package in packages
-        for path in _sources(root / package)
-    )
+    return sorted(os.path.relpath(path) for package in packages for path in _sources(root / package))
 
 
 def _sources(folder: Path) -> Iterator[Path]:
-    return (
-        p
-        for p in folder.rglob("*")
-        if p.suffix in {".py", ".html", ".css", ".js", ".yaml"}
-    )
+    return (p for p in folder.rglob("*") if p.suffix in {".py", ".html", ".css", ".js", ".yaml"})

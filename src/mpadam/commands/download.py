@@ -1,0 +1,39 @@
+"""`mpadam download`: a study's text and tokenizer from the hub. No other command opens a connection."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from mpadam.commands.data import add_study_arguments, data_section, log, study_sections
+
+HELP = "Fetch a study's text (data.source c4_hub) and tokenizer (tokenizer.source hub) from the hub, or a part of them."
+EXAMPLE = """mpadam download --config config.yaml --shard train-00000-of-01024
+  HF_ENDPOINT=https://mirror.example mpadam download --config config.yaml"""
+
+EXIT_CONTINUE_LATER = 75
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_study_arguments(parser, out=False)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--shard", metavar="NAME", help="only this shard, e.g. validation-00000-of-00008")
+    which.add_argument("--tokenizer", action="store_true", help="only the tokenizer")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: here and whole. 75: the hub did not answer; what came is kept, and the next call goes on from there."""
+    from mpadam.data.download import download_all, download_shard, download_tokenizer
+    from mpadam.data.hub import UnreachableError
+
+    try:
+        if args.shard is not None:
+            download_shard(data_section(args), args.shard, log=log)
+        elif args.tokenizer:
+            download_tokenizer(*study_sections(args), log=log)
+        else:
+            download_all(*study_sections(args), log=log)
+    except UnreachableError as error:
+        print(f"mpadam download: {error}", file=sys.stderr)
+        return EXIT_CONTINUE_LATER
+    return 0

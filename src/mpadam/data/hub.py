@@ -1,0 +1,319 @@
+"""One file from the hub, whole or not at all: fetched in as many pieces as it takes, checked against the hub's word.
+
+`huggingface_hub` supplies addresses (HF_ENDPOINT, mirrors), credentials, metadata and the HTTP client. Its own download
+starts again from nothing after an interruption, so the bytes are fetched here: a range at a time into a partial file
+beside the target, which a later call continues, even after a kill. Size and checksum are those the hub names (SHA-256
+of large files, git's SHA-1 of small ones); only a file that has both gets the target's name.
+
+Answers that may change (429, 503, a stall, a reset) are waited for, as long as the server asks, else twice as long each
+time. Those that will not (no such file, no access) end the fetch with one line that says what to do.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import httpx2
+from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+from huggingface_hub.utils import build_hf_headers, get_session
+
+Log = Callable[[str], None]
+CHUNK = 2**20  # bytes written at once
+REPORT_EVERY = 64e6  # bytes
+PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})  # answers that a later try may better
+DAMAGED_AT_MOST = 3  # whole files with a wrong checksum, before it is the server's copy that is wrong
+
+
+class UnreachableError(ConnectionError):
+    """The hub did not give the file for now; what came is kept, and a later call goes on from there."""
+
+
+@dataclass(frozen=True)
+class HubFile:
+    """A file of a repository at a commit, e.g. HubFile("allenai/c4", "dataset", "1588ec...", "en/c4-train....gz")."""
+
+    repo: str
+    kind: Literal["dataset", "model"]
+    revision: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Patience:
+    """When to give up, and how to wait.
+
+    fruitless: tries in a row that get no further. stall: seconds without a byte that end a try. first, longest: seconds
+    between tries, doubling. longest_asked: seconds a server may ask to wait.
+    """
+
+    fruitless: int = 10
+    stall: float = 60.0
+    first: float = 1.0
+    longest: float = 300.0
+    longest_asked: float = 3600.0
+    wait: Callable[[float], None] = time.sleep
+
+
+PATIENT = Patience()
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the hub says of a file. checksum: SHA-256, or git's SHA-1, in hexadecimal digits."""
+
+    bytes: int
+    checksum: str
+
+
+class _PassingError(Exception):
+    """Why a try failed, and how many seconds the server asks to wait."""
+
+    def __init__(self, reason: str, asked: float | None = None) -> None:
+        super().__init__(reason)
+        self.asked = asked
+
+
+def fetch(file: HubFile, target: Path, *, log: Log, patience: Patience = PATIENT) -> dict[str, Any]:
+    """Bring `file` to `target`, unless it is there; returns its receipt: repo, revision, file, bytes, sha256.
+
+    Raises FileNotFoundError where the hub has no such file, ValueError where waiting cannot help either,
+    UnreachableError where it did not.
+    """
+    known = _patiently(file, patience, log, lambda: _ask(file, patience.stall), lambda: 0)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{known.checksum[:12]}.partial")
+    with _exclusive(partial) as out:
+        if _is(target, known):
+            partial.unlink()
+            log(f"{target}: already there")
+        else:
+            transfer = _Transfer(file, known, out, patience.stall, log)
+            _patiently(file, patience, log, transfer.attempt, out.tell)
+            os.fsync(out.fileno())
+            partial.replace(target)
+    with target.open("rb") as whole:
+        sha256 = hashlib.file_digest(whole, "sha256").hexdigest()
+    return {
+        "repo": file.repo,
+        "revision": file.revision,
+        "file": file.name,
+        "bytes": known.bytes,
+        "sha256": sha256,
+    }
+
+
+def endpoint() -> str:
+    """The server that is asked, without anything secret in its address."""
+    url = httpx2.URL(constants.ENDPOINT)
+    return str(url.copy_with(username=None, password=None, query=None))
+
+
+def _patiently(
+    file: HubFile, patience: Patience, log: Log, attempt: Callable[[], Known | None], reached: Callable[[], int]
+) -> Any:
+    """The result of `attempt`, tried again as long as tries get further, and `patience.fruitless` times beyond."""
+    fruitless, furthest = 0, reached()
+    while True:
+        try:
+            return attempt()
+        except _PassingError as error:
+            fruitless = 1 if reached() > furthest else fruitless + 1
+            furthest = max(furthest, reached())
+            if fruitless >= patience.fruitless:
+                raise UnreachableError(
+                    f"{file.name} of {file.repo}: {endpoint()}: {error}, {fruitless} times in a row; nothing that came "
+                    "is lost: run the command again when the server answers, or set HF_ENDPOINT to a mirror"
+                ) from None
+            seconds = _seconds(error.asked, fruitless, patience)
+            log(f"{file.name}: {error}; waiting {seconds:.0f} s")
+            patience.wait(seconds)
+
+
+def _seconds(asked: float | None, fruitless: int, patience: Patience) -> float:
+    if asked is not None:
+        return min(max(asked, 0.0), patience.longest_asked)
+    return min(patience.first * 2 ** (fruitless - 1), patience.longest)
+
+
+# --- what the hub says of a file -------------------------------------------------------------------------------------
+
+
+def _ask(file: HubFile, stall: float) -> Known:
+    """Size and checksum of a file, from the headers of its address."""
+    url = _url(file)
+    try:
+        metadata = get_hf_file_metadata(url, timeout=stall, library_name="mpadam")
+    except OfflineModeIsEnabled:
+        raise ValueError(f"{file.name}: HF_HUB_OFFLINE is set, and the file is not here yet; unset it") from None
+    except HfHubHTTPError as error:
+        raise _judged(file, error.response) from None
+    except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
+        raise ValueError(f"HF_ENDPOINT is no web address ({error}); write e.g.  https://huggingface.co") from None
+    except httpx2.HTTPError as error:
+        raise _PassingError(_words(error)) from None
+    if metadata.commit_hash is None or metadata.etag is None or metadata.size is None:
+        raise ValueError(
+            f"{file.name}: {endpoint()} names no commit, checksum or size for it, as the hub does; set HF_ENDPOINT to "
+            "a mirror that passes the hub's headers on, or unset it"
+        )
+    if metadata.commit_hash != file.revision:
+        raise ValueError(f"{file.name}: asked for commit {file.revision}, {endpoint()} gives {metadata.commit_hash}")
+    checksum = metadata.etag.lower()
+    if len(checksum) not in (40, 64) or set(checksum) - set("0123456789abcdef"):
+        raise ValueError(f"{file.name}: {endpoint()} names {metadata.etag!r}, which is no SHA-256 and no git SHA-1")
+    return Known(bytes=metadata.size, checksum=checksum)
+
+
+def _url(file: HubFile) -> str:
+    return hf_hub_url(file.repo, file.name, repo_type=file.kind, revision=file.revision)
+
+
+def _judged(file: HubFile, response: httpx2.Response) -> Exception:
+    """The error that an answer is: to be tried again, or the user's."""
+    status = response.status_code
+    if status in PASSING:
+        return _PassingError(f"HTTP {status}", _asked(response))
+    what = f"{file.name} of {file.repo} at {file.revision}: {endpoint()} answers {status}"
+    if status in (401, 403):
+        return ValueError(f"{what}; correct the name, or accept its terms on the hub and log in with  hf auth login")
+    if status == 404:
+        return FileNotFoundError(f"{what}: no such file, repository or commit; correct repo and revision")
+    return ValueError(f"{what}; set HF_ENDPOINT to a server that has it, or unset it")
+
+
+def _asked(response: httpx2.Response) -> float | None:
+    """Seconds that `Retry-After` asks to wait: it is a number or a date."""
+    value = response.headers.get("Retry-After", "").strip()
+    if value.isdecimal():
+        return float(value)
+    try:
+        return (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds()
+    except (ValueError, TypeError):
+        return None
+
+
+# --- its bytes -------------------------------------------------------------------------------------------------------
+
+
+class _Transfer:
+    """The bytes of a file on their way into `out`, which holds the first of them already."""
+
+    def __init__(self, file: HubFile, known: Known, out: BinaryIO, stall: float, log: Log) -> None:
+        self._file, self._known, self._out, self._stall, self._log = file, known, out, stall, log
+        self._damaged = 0
+
+    def attempt(self) -> None:
+        """One request for all that is missing, and a look at the whole."""
+        if self._out.tell() < self._known.bytes:
+            self._append()
+        size, checksum = self._out.tell(), _checksum(self._out, self._known)
+        if (size, checksum) == (self._known.bytes, self._known.checksum):
+            return
+        self._damaged += 1
+        _restart(self._out)
+        found = f"came with {size:,} bytes and checksum {checksum}"
+        promised = f"{endpoint()} promises {self._known.bytes:,} and {self._known.checksum}"
+        if self._damaged >= DAMAGED_AT_MOST:
+            raise ValueError(
+                f"{self._file.name}: {found}, {self._damaged} times, but {promised}; set HF_ENDPOINT to another "
+                "mirror, or unset it"
+            )
+        raise _PassingError(f"{found}, but {promised}")
+
+    def _append(self) -> None:
+        headers = {**build_hf_headers(library_name="mpadam"), "Accept-Encoding": "identity"}
+        start = self._out.tell()
+        if start:
+            headers["Range"] = f"bytes={start}-"
+        url, stall = _url(self._file), self._stall
+        try:
+            with get_session().stream("GET", url, headers=headers, timeout=stall, follow_redirects=True) as response:
+                self._check(response, start)
+                self._write(response.iter_raw(CHUNK))
+        except httpx2.HTTPError as error:
+            raise _PassingError(_words(error)) from None
+        if self._out.tell() < self._known.bytes:
+            raise _PassingError(f"the answer ends at byte {self._out.tell():,} of {self._known.bytes:,}")
+
+    def _check(self, response: httpx2.Response, start: int) -> None:
+        """Whether an answer brings bytes; from the start again, if that is what it brings."""
+        if response.status_code == 416:  # the partial file goes on past the end of what the server has
+            _restart(self._out)
+            raise _PassingError("HTTP 416")
+        if response.status_code not in (200, 206):
+            raise _judged(self._file, response)
+        here = response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
+        if not here and start:
+            _restart(self._out)
+            if response.status_code == 206:
+                raise _PassingError(f"asked for bytes from {start} on, got others")
+
+    def _write(self, chunks: Iterator[bytes]) -> None:
+        begun, start, out = time.perf_counter(), self._out.tell(), self._out
+        reported = start
+        for chunk in chunks:
+            out.write(chunk)
+            out.flush()
+            if out.tell() > self._known.bytes:
+                return  # more than promised, which the check will see
+            if out.tell() - reported >= REPORT_EVERY or out.tell() == self._known.bytes:
+                reported = out.tell()
+                rate = (reported - start) / 1e6 / max(time.perf_counter() - begun, 1e-9)
+                done = f"{reported / 1e6:.1f} of {self._known.bytes / 1e6:.1f} MB"
+                self._log(f"{self._file.name}: {done}, {rate:.1f} MB/s")
+
+
+def _restart(out: BinaryIO) -> None:
+    out.seek(0)
+    out.truncate()
+
+
+def _checksum(content: BinaryIO, known: Known) -> str:
+    """Of an open file's content, by the method that the hub's checksum was made with; its position is kept."""
+    position = content.tell()
+    content.seek(0)
+    if len(known.checksum) == 64:
+        digest = hashlib.file_digest(content, "sha256")  # type: ignore[arg-type]
+    else:
+        digest = hashlib.sha1(f"blob {known.bytes}\0".encode(), usedforsecurity=False)
+        while chunk := content.read(CHUNK):
+            digest.update(chunk)
+    content.seek(position)
+    return digest.hexdigest()
+
+
+def _is(path: Path, known: Known) -> bool:
+    if not path.is_file() or path.stat().st_size != known.bytes:
+        return False
+    with path.open("rb") as file:
+        return _checksum(file, known) == known.checksum
+
+
+@contextmanager
+def _exclusive(path: Path) -> Iterator[BinaryIO]:
+    """The file, made where it is missing, open at its end; no other process has it open so at the same time."""
+    while True:
+        with path.open("ab+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                file.seek(0, os.SEEK_END)
+                yield file
+                return
+
+
+def _words(error: httpx2.HTTPError) -> str:
+    """What happened, for people; a time-out's own text may be empty."""
+    if isinstance(error, httpx2.TimeoutException):
+        return "no byte for too long"
+    return str(error) or type(error).__name__

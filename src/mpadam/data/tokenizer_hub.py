@@ -1,0 +1,34 @@
+"""A tokenizer from the hub, at a commit, as `mpadam download` has brought it here. Nothing here opens a connection.
+
+downloads/tokenizers/<owner>--<name>/<commit>/{tokenizer.json, ..., receipt.json}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from mpadam.study.config import DataConfig, TokenizerConfig
+
+
+def receipt_path(data: DataConfig, tokenizer: TokenizerConfig) -> Path:
+    """The receipt of the tokenizer's files, which lie beside it."""
+    assert tokenizer.repo is not None
+    assert tokenizer.revision is not None
+    return Path(data.downloads) / "tokenizers" / tokenizer.repo.replace("/", "--") / tokenizer.revision / "receipt.json"
+
+
+def fetched(data: DataConfig, tokenizer: TokenizerConfig) -> Path:
+    """The folder with the tokenizer's files.
+
+    Raises ValueError where they are not here, or not what was fetched.
+    """
+    receipt = receipt_path(data, tokenizer)
+    if not receipt.is_file():
+        raise ValueError(f"{receipt}: not here; run  mpadam download --tokenizer  first")
+    for name, expected in json.loads(receipt.read_bytes())["files"].items():
+        path = receipt.with_name(name)
+        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != expected["sha256"]:
+            raise ValueError(f"{path}: not the file that was fetched; run  mpadam download --tokenizer  again")
+    return receipt.parent
