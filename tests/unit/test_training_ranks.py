@@ -21,9 +21,10 @@ from mpadam.training.gradients import sum_over_ranks_
 from mpadam.training.ranks import ALONE, Ranks
 from mpadam.training.session import open_validation, replicated
 
-# Rank sums are in another order, and each rank's gradient is rounded to bf16 by autograd before the sum. Ten steps of
-# these runs were seen to differ by up to 1.2e-3 in the loss; with FP8 by up to 6e-3.
-TOLERANCE = {"bf16": 5e-3, "fp8": 2e-2}
+# A rank computes fewer rows at once, and autograd rounds what they give to bf16 before it is summed. Within ten steps
+# losses were seen to differ by 3e-5 (bf16 and float32 masters), 4e-3 (NVFP4, whose tensor scale couples all weights),
+# and not at all where each rank computes the same micro-batches as one would: few bf16 numbers add up exactly.
+TOLERANCE = {"fp32": 1e-3, "bf16": 1e-3, "fp8": 1e-3, "nvfp4": 2e-2}
 RUNS = {
     "stochastic": {"name": "m-plus-adam-sr", "micro_batch_size": 2},
     "kahan, float32 sums": {"name": "adamw-kahan", "gradient_dtype": "fp32"},
@@ -91,7 +92,7 @@ def test_o2_two_ranks_hold_the_same_bits_at_every_step_and_after_resume(tmp_path
 
     # losses as of one rank
     for one, two in zip(metrics_of(alone), metrics_of(whole), strict=True):
-        assert two["loss"] == pytest.approx(one["loss"], rel=TOLERANCE[changes.get("compute", "bf16")])
+        assert two["loss"] == pytest.approx(one["loss"], rel=TOLERANCE[changes.get("masters", "bf16")])
         assert {k: one[k] for k in ("step", "positions", "target_tokens", "lr")} == {
             k: two[k] for k in ("step", "positions", "target_tokens", "lr")
         }

@@ -214,3 +214,51 @@ def test_o10_a_validation_that_is_not_finite_is_divergence_too(tmp_path, data, m
     assert summary["status"] == "diverged"
     assert summary["diverged"]["reason"] == "validation loss nan"
     assert summary["validation"] == []
+
+
+# --- check_nonfinite_every: looked for later, told the same ----------------------------------------------------------
+
+
+def rarely_checked(folder, data, every, **changes):
+    return make_run(
+        folder, data, sequences="truncate_pad", steps=12, log_every=100, evaluate_every=None, checkpoint_every=100,
+        check_nonfinite_every=every, **changes,
+    )  # fmt: skip
+
+
+def test_checking_rarely_changes_no_bit_of_a_run_that_stays_finite(tmp_path, data):
+    folders = [rarely_checked(tmp_path / str(every), data, every) for every in (1, 5)]
+    for folder in folders:
+        assert train(folder) == 0
+    assert metrics_of(folders[0]) == metrics_of(folders[1])
+    one, other = map(weights_of, folders)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("checked", [(1, 7), (5, 10), (1000, 12)])  # every; before which update it is found then
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_o10_checking_rarely_still_tells_step_and_last_finite_loss(tmp_path, data, checked, where, monkeypatch):
+    every, found_before_update = checked
+    healthy = make_run(tmp_path / "healthy", data, sequences="truncate_pad", steps=12, evaluate_every=None)
+    assert train(healthy) == 0
+    sick = rarely_checked(tmp_path / "sick", data, every)
+    poison(monkeypatch, at=7, where=where)
+    assert train(sick) == 0
+    summary = summary_of(sick)
+    assert summary["status"] == "diverged"
+    assert summary["diverged"]["step"] == 7
+    assert summary["diverged"]["last_finite_loss"] == summary["train_loss"] == metrics_of(healthy)[5]["loss"]
+    assert summary["diverged"]["updates_of_weights"] == found_before_update - 1
+    assert summary["steps"] == 6
+    assert summary["target_tokens"] == metrics_of(healthy)[5]["target_tokens"]
+    assert summary["val_loss"] is None
+    assert [line["step"] for line in metrics_of(sick)] == [1]
+
+
+def test_o10_nothing_that_is_not_finite_is_saved_for_a_later_attempt(tmp_path, data, monkeypatch):
+    """Told to stop two steps after the gradient went bad, which nobody has looked at yet."""
+    folder = rarely_checked(tmp_path / "run", data, 1000)
+    poison(monkeypatch, at=7, where="gradient")
+    assert train(folder, stop=StopAfter(8)) == 0
+    assert summary_of(folder)["diverged"]["step"] == 7
+    assert summary_of(folder)["diverged"]["updates_of_weights"] == 8

@@ -1,0 +1,202 @@
+"""What ends an attempt and leaves the run for later: signals to a process, a full disk, a lock that was lost (T4)."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+import torch
+from training_runs import StopAfter, assert_same_run, make_data, make_run, metrics_of, train
+
+from mpadam.cli import main
+from mpadam.data import TokenData
+from mpadam.study.spec import read_run_file
+from mpadam.training import checkpoint, loop
+from mpadam.training.folder import RefusedError
+from mpadam.training.metrics import MetricsFile
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return make_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory, data):
+    folder = make_run(tmp_path_factory.mktemp("whole"), data)
+    assert train(folder) == 0
+    return folder
+
+
+def command(*arguments):
+    """`mpadam` in this process; torch's determinism switch is left as it was."""
+    before = torch.are_deterministic_algorithms_enabled()
+    try:
+        return main([str(argument) for argument in arguments])
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+# --- signals ---------------------------------------------------------------------------------------------------------
+
+
+class Child:
+    """`mpadam train` in a process of its own that says when it is in an update, and goes on when it is told to."""
+
+    def __init__(self, folder):
+        said, self._saying = os.pipe()
+        self._going, go = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._watch()
+            os._exit(main(["train", "--run-dir", str(folder)]))
+        os.close(self._saying)
+        os.close(self._going)
+        self._said, self._go = said, go
+
+    def _watch(self):
+        update = loop.update
+
+        def watched(session, gradients):
+            os.write(self._saying, b".")
+            os.read(self._going, 1)
+            update(session, gradients)
+
+        loop.update = watched
+
+    def updates(self, count):
+        """Let the child begin `count` updates; it is inside the last of them when this returns."""
+        for number in range(count):
+            assert os.read(self._said, 1) == b"."
+            if number < count - 1:
+                os.write(self._go, b".")
+
+    def end(self):
+        """Let it go on to its end; returns the exit code."""
+        os.write(self._go, b"." * 100)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_to_the_process_lets_the_step_finish_is_saved_and_ends_with_75(tmp_path, data, uninterrupted, number):
+    """Twice over, and the signal twice each time, as schedulers send it."""
+    folder = make_run(tmp_path / "run", data, checkpoint_every=1000)
+    for before, updates in ((0, 4), (4, 3)):
+        child = Child(folder)
+        child.updates(updates)
+        os.kill(child.pid, number)
+        os.kill(child.pid, number)
+        assert child.end() == 75
+        assert [line["step"] for line in metrics_of(folder)] == list(range(1, before + updates + 1))
+        assert f"signal {number.name}" in (folder / "train.log").read_text().splitlines()[-1]
+        assert not (folder / "train.lock").exists()
+    assert train(folder) == 0
+    assert_same_run(folder, uninterrupted)
+
+
+# --- a full disk -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 3 MB, where one may be mounted."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(disk)], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("needs the right to mount a tmpfs; the injected errors are tested anyway")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_t4_a_full_disk_leaves_the_checkpoint_before_and_says_so(small_disk, data, uninterrupted, capsys):
+    folder = make_run(small_disk / "run", data)
+    assert train(folder, stop=StopAfter(3)) == 75
+    filler = small_disk / "filler"
+    free = os.statvfs(small_disk)
+    filler.write_bytes(b"\0" * (free.f_bavail * free.f_frsize - 200_000))  # room for records, not for a state
+    assert command("train", "--run-dir", folder) == 75
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message.startswith("mpadam train: ")
+    assert "No space left on device" in message
+    assert "step00000005 could not be saved" in message
+    assert "step00000003 is as it was" in message
+    assert "make room, then the same command goes on" in message
+    assert "No space left" in (folder / "train.log").read_text()
+    assert not (folder / "failure.json").exists()
+    assert [path.name for path in (folder / "checkpoints").glob("*step*")] == ["step00000003"]
+    filler.unlink()
+    assert command("train", "--run-dir", folder) == 0
+    assert_same_run(folder, uninterrupted)
+
+
+FULL = {
+    "state": (torch, "save", 2),
+    "manifest": (checkpoint, "write_json", 2),
+    "a line of metrics": (MetricsFile, "append", 7),
+    "final state": (torch, "save", 3),
+}
+
+
+@pytest.mark.parametrize(("where", "code"), [*((where, errno.ENOSPC) for where in FULL), ("state", errno.EDQUOT)])
+def test_t4_a_full_disk_or_quota_is_code_75_and_costs_nothing(where, code, tmp_path, uninterrupted, monkeypatch):
+    data = TokenData.open((uninterrupted / read_run_file(uninterrupted / "run.yaml").data).resolve())
+    folder = make_run(tmp_path / "run", data, checkpoint_every=4)
+    owner, name, count = FULL[where]
+    original, calls = getattr(owner, name), []
+
+    def full(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == count:
+            raise OSError(code, os.strerror(code))
+        return original(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, full)
+        assert command("train", "--run-dir", folder) == 75
+    assert os.strerror(code) in (folder / "train.log").read_text().splitlines()[-1]
+    assert not (folder / "summary.json").exists()
+    assert command("train", "--run-dir", folder) == 0
+    assert_same_run(folder, uninterrupted)
+
+
+def test_other_faults_of_the_disk_are_not_called_full(tmp_path, data, monkeypatch, capsys):
+    folder = make_run(tmp_path / "run", data)
+
+    def broken(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.os, "fsync", broken)
+        assert command("train", "--run-dir", folder) == 2
+    assert "make room" not in capsys.readouterr().err
+    assert command("train", "--run-dir", folder) == 0
+
+
+# --- a lock that was lost --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["update", "validate"])
+def test_who_lost_the_lock_writes_no_more(tmp_path, data, monkeypatch, place):
+    """Cut off for more than five minutes, this process goes on while another host has taken the run over."""
+    folder = make_run(tmp_path / "run", data, checkpoint_every=2)
+    original = getattr(loop, place)
+
+    def cut_off(session, *rest):
+        result = original(session, *rest)
+        if session.progress.step == 5:
+            (folder / "train.lock").write_text(json.dumps({"host": "elsewhere", "pid": 1, "since": "now"}))
+        return result
+
+    monkeypatch.setattr(loop, place, cut_off)
+    with pytest.raises(RefusedError, match=r"taken away.*process 1 on elsewhere"):
+        train(folder)
+    last = {"update": 4, "validate": 5}[place]
+    assert [line["step"] for line in metrics_of(folder)] == list(range(1, last + 1))
+    assert sorted(path.name for path in (folder / "checkpoints").glob("step*")) == ["step00000002", "step00000004"]
+    assert json.loads((folder / "train.lock").read_text())["host"] == "elsewhere"
+    assert not (folder / "summary.json").exists()
