@@ -143,7 +143,7 @@ class SurvivalGrid(Reference):
     formats: tuple[str, ...] = ("bf16", "fp8_e4m3", "fp8_e5m2", "nvfp4")
     magnitudes: Range = (1e-6, 4.0)
     bins: int = 96
-    per_bin: int = 32
+    per_bin: int = 16
 
     def __post_init__(self) -> None:
         super().__post_init__()
