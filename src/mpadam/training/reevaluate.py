@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from mpadam.study.spec import read_run_file
-from mpadam.training import checkpoint as checkpoints
 from mpadam.training.evaluation import Validation, evaluate
+from mpadam.training.export import completed_run
 from mpadam.training.folder import RunFolder
 from mpadam.training.machine import configure
 from mpadam.training.regime import compute_model, load_model_state
@@ -16,19 +16,15 @@ from mpadam.training.session import open_data, open_validation
 def evaluate_folder(path: Path, *, batch_size: int | None = None) -> Validation:
     """Validation of a finished run; at the run's own batch size exactly what its summary says.
 
-    Raises ValueError if the folder has no final weights of this run.
+    Raises ValueError if the folder has no final weights of this run, or the run diverged.
     """
     folder = RunFolder(path)
     run = read_run_file(folder.run_file)
-    found = checkpoints.read(folder.checkpoints / checkpoints.FINAL, run_hash=run.spec.hash)
-    if found is None:
-        raise ValueError(
-            f"{path}: no final weights of run {run.spec.hash}; train it first: mpadam train --run-dir {path}"
-        )
+    _, state = completed_run(folder, run)
     spec = run.spec
     configure(spec)
     validation = open_validation(open_data(run, folder), spec.data)
     model = compute_model(spec)
-    load_model_state(model, found.state())
+    load_model_state(model, state)
     batches = validation.batches(batch_size or spec.training.evaluation_batch_size)
     return evaluate(model, batches, fp8=spec.regime.fp8_eval)

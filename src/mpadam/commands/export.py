@@ -1,0 +1,22 @@
+"""`mpadam export`: a trained run as a folder that Hugging Face's `from_pretrained` loads."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+HELP = "write weights, configuration and tokenizer of a completed run for transformers' from_pretrained"
+EXAMPLE = "mpadam export results/smoke/runs/200k/1x/bf16-bf16/m-plus-adam/seed0 exported/m-plus-adam"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_dir", type=Path, metavar="RUN", help="run folder")
+    parser.add_argument("out", type=Path, metavar="OUT", help="new folder")
+
+
+def run(args: argparse.Namespace) -> int:
+    from mpadam.training.export import export_run
+
+    export_run(args.run_dir, args.out)
+    print(f"{args.out}: load it with transformers.LlamaForCausalLM.from_pretrained({str(args.out)!r})")
+    return 0
