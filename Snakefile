@@ -19,6 +19,7 @@ include: "workflow/rules/spec.smk"
 include: "workflow/rules/tune.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/aggregate.smk"
+include: "workflow/rules/diagnose.smk"
 include: "workflow/rules/report.smk"
 
 

@@ -170,3 +170,13 @@ rule diagnose_dataflow:
         out=PAPER,
     shell:
         "mpadam diagnose dataflow --options {params.options:q} --out {params.out:q} > {log:q} 2>&1"
+
+
+# What the page of `all_paper` shows beside what the runs give.
+PAPER_PIECES = [
+    *rules.diagnose_matrix_fitting.output,
+    *rules.diagnose_capabilities.output,
+    *rules.diagnose_survival_grid.output,
+    *rules.diagnose_dataflow.output,
+    *rules.diagnose_overview.output,
+]

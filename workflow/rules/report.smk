@@ -8,6 +8,7 @@ rule site:
     input:
         study=f"{ROOT}/{{view}}study.yaml",
         tables=rules.aggregate.output,
+        diagnostics=STUDY.for_paper(PAPER_PIECES),
         code=sources("site"),
     output:
         report(

@@ -23,6 +23,8 @@ from pydantic import (
     model_validator,
 )
 
+from mpadam.diagnostics.options import Diagnostics
+from mpadam.measure.options import Measure
 from mpadam.optim.hyperparameters import check_hyperparameters
 from mpadam.optim.names import OptimizerName, parse_optimizer_name
 
@@ -231,6 +233,7 @@ class OptimizerConfig(Section):
     search: dict[str, list[float]] = Field(
         default_factory=dict, description="hyper-parameter: values to try, in place of the fixed one (mode: search)"
     )
+    warmup: Fraction | None = Field(None, description="share of the steps, in place of the schedules' (an ablation)")
 
     @field_validator("search", mode="before")
     @classmethod
@@ -363,6 +366,9 @@ class GridConfig(Section):
     regimes: list[str] | None = None
     optimizers: list[str] | None = None
     seeds: list[int] | None = None
+    runs_per_job: PositiveInt = Field(
+        1, description="runs that share one job and its imports, for short ones; those of earlier grids stay with them"
+    )
 
 
 class StudyConfig(Section):
@@ -380,8 +386,10 @@ class StudyConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     tuning: TuningConfig
     wandb: WandbConfig = WandbConfig()
+    diagnostics: Diagnostics = Diagnostics()
     container: ContainerConfig = ContainerConfig()
     cluster: ClusterConfig = ClusterConfig()
+    measure: Measure = Measure()
     grids: Annotated[list[GridConfig], Field(min_length=1)]
 
     def micro_batch_size(self, model: str) -> int:

@@ -172,10 +172,19 @@ def _request(config: StudyConfig, labels: Labels, *, half: Half, fraction: float
         "half": half,
         "fraction": fraction,
         "data": config.data.model_dump(mode="json", exclude={"source", "path"}),
-        "training": config.training.model_dump(mode="json"),
+        "training": _training(config, labels.optimizer),
         "evaluation": config.evaluation.model_dump(mode="json"),
         "wandb": config.wandb.model_dump(mode="json"),
     }
+
+
+def _training(config: StudyConfig, entry: str) -> dict[str, Any]:
+    """The section `training`; an optimizer entry may have a warm-up of its own, for both rates."""
+    training, warmup = config.training.model_dump(mode="json"), config.optimizers[entry].warmup
+    for schedule in ("schedule", "schedule_mult"):
+        if warmup is not None and training[schedule] is not None:
+            training[schedule]["warmup"] = warmup
+    return training
 
 
 # --- with what earlier rules found out -------------------------------------------------------------------------------

@@ -6,20 +6,20 @@ All decisions of the workflow are here, where they are tested; the rules only na
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mpadam.cluster.resources import host_memory_mb, site_resources, training_resources
+from mpadam.cluster.resources import host_memory_mb, limited, site_resources, training_resources
 from mpadam.data import c4_hub, tokenizer_hub
 from mpadam.data.need import planned
 from mpadam.data.sources import source_identity, text_shards
 from mpadam.data.text import TextShard
 from mpadam.data.tokenizer import tokenizer_identity
 from mpadam.study.config import DataConfig, StudyConfig
-from mpadam.study.grid import RunKey, TuningKey, run_keys, selection_key, trial_values, tuning_keys
+from mpadam.study.grid import RunKey, TuningKey, grid_keys, run_keys, selection_key, trial_values, tuning_keys
 from mpadam.study.paths import StudyPaths
 from mpadam.study.spec import canonical_json, run_request, trial_request, tuning_identity
 
@@ -41,6 +41,10 @@ class Workflow:
         """The part of the study that a target runs: "" what `all` does, "paper" what `all_paper` does."""
         grids = [grid for grid in self.config.grids if view or grid.target == "all"]
         return replace(self, config=self.config.model_copy(update={"grids": grids}))
+
+    def for_paper(self, files: list[str]) -> Callable[[Any], list[str]]:
+        """An input function: these files for what `all_paper` makes, none for what `all` makes."""
+        return lambda wildcards: files if wildcards.view else []
 
     def view_name(self, wildcards: Any) -> str:
         """`view` of wildcards, without the slash that makes it a folder."""
@@ -132,12 +136,40 @@ class Workflow:
     def _shard_manifest(self, name: str) -> str:
         return str(self.paths.data / "tokens" / name / "shard.json")
 
+    def shared_jobs(self) -> dict[str, list[RunKey]]:
+        """Name -> runs of each job that trains several, one after another (`grids: runs_per_job`).
+
+        A run belongs to the first grid that names it, whatever the target: what trains it does not depend on that.
+        """
+        jobs, claimed = {}, set[RunKey]()
+        for grid in self.config.grids:
+            own = [key for key in grid_keys(self.config, grid) if key not in claimed]
+            claimed.update(own)
+            if grid.runs_per_job > 1:
+                parts = [own[k : k + grid.runs_per_job] for k in range(0, len(own), grid.runs_per_job)]
+                jobs |= {f"runs_{grid.name}_{number}": part for number, part in enumerate(parts)}
+        return jobs
+
+    def run_files(self, keys: list[RunKey], name: str) -> list[str]:
+        """File `name` of each of these runs; its folder where `name` is empty."""
+        return [str(self.paths.run(key) / name) for key in keys]
+
     # --- resources ---------------------------------------------------------------------------------------------------
 
-    def training_resources(self, key: TuningKey | None = None) -> dict[str, Any]:
-        """What a job that trains asks for; key: the tuning of a rule without wildcards."""
+    def training_resources(self, key: RunKey | TuningKey | None = None) -> dict[str, Any]:
+        """What a job that trains asks for; key: the run or tuning of a rule without wildcards."""
         key_of = (lambda wildcards: key) if key else _key
         return training_resources(self.config, key_of, self.memory_mb_of)
+
+    def shared_resources(self, keys: list[RunKey]) -> dict[str, Any]:
+        """What a job that trains these runs one after another asks for: the largest one's, and the time of all."""
+        asked = self.training_resources(max(keys, key=lambda key: self.memory_mb_of(key.model)))
+        minutes = asked["runtime"]
+
+        def runtime(wildcards: Any, attempt: int) -> int:
+            return limited(self.config, len(keys) * minutes(wildcards, attempt))
+
+        return {**asked, "runtime": runtime}
 
     def site_resources(self) -> dict[str, Any]:
         """Account, partition and the like of a job that needs no GPU."""
