@@ -37,7 +37,7 @@ class Tracker:
         self._send(lambda: self._run.log(values, step=entry["step"]))
 
     def close(self) -> None:
-        self._send(lambda: self._run.finish(quiet=True))
+        self._send(lambda: self._run.finish())
 
     def _send(self, send: Callable[[], object]) -> None:
         if self._run is None:
