@@ -133,7 +133,7 @@ def test_the_same_runs_give_the_same_bytes_whatever_the_users_settings(study: Fa
     first = write_picture(draw(study), tmp_path / "a")
     with mpl.rc_context({"font.size": 20, "svg.hashsalt": None, "axes.facecolor": "red"}):
         second = write_picture(draw(study), tmp_path / "b")
-    assert [path.suffix for path in first] == [".pdf", ".svg", ".png", ".json"]
+    assert [path.suffix for path in first] == [".pdf", ".svg", ".png", ".json", ".csv"]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     assert not any(mark in (tmp_path / "a" / "figure4.svg").read_text() for mark in ("<dc:date>", "2026"))
     assert b"CreationDate" not in (tmp_path / "a" / "figure4.pdf").read_bytes()

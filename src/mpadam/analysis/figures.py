@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -15,8 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-from mpadam.analysis.cells import Cell, cells
+from mpadam.analysis.cells import BASELINE, Cell, cells, cells_frame
 from mpadam.analysis.collect import Collected
+from mpadam.analysis.entries import MAIN, main_entries, with_runs
 from mpadam.analysis.pictures import Picture, drawing
 from mpadam.analysis.style import OptimizerStyle, RegimeStyle, optimizer_styles, regime_styles
 
@@ -25,6 +27,11 @@ PANELS_A_ROW = 3
 
 
 # --- Figure 4 --------------------------------------------------------------------------------------------------------
+
+#: what the paper's own Figure 4 shows: AdamW and M+Adam in these regimes, and one optimizer more in one of them
+PAPER_REGIMES = ("bf16-bf16", "bf16-fp8", "fp8-fp8")
+PAPER_EXTRA = ("bf16-bf16", "adamw-sr")
+MOST_LINES = 8  # in a panel that a reader can follow
 
 
 @dataclass(frozen=True)
@@ -37,28 +44,96 @@ class _Line:
     shift: float  # factor on the budget that keeps the bars of neighbours apart
 
 
+@dataclass(frozen=True)
+class _Panel:
+    title: str
+    cells: tuple[Cell, ...]
+
+
 def figure4(collected: Collected) -> Picture:
     """Validation perplexity against budget: a panel a model, a line an optimizer and regime (paper: Fig. 4)."""
-    found = cells(collected.runs)
-    models = list(dict.fromkeys(cell.key.model for cell in found))
+    return _perplexity_figure(
+        _by_model(collected, cells(collected.runs)),
+        "figure4",
+        "Perplexity against budget (Figure 4 of the paper)",
+    )
+
+
+def figure4_as_in_paper(collected: Collected) -> Picture:
+    """Figure 4 with the lines that the paper shows, and no others."""
+
+    def shown(regime: str, optimizer: str) -> bool:
+        return (regime in PAPER_REGIMES and optimizer in MAIN) or (regime, optimizer) == PAPER_EXTRA
+
+    return figure4(with_runs(collected, shown))
+
+
+def figure4_all(collected: Collected) -> Picture:
+    """Our version: every regime, and AdamW with fp32 weights in each panel; a panel a model and way to keep weights."""
+    found = cells(main_entries(collected).runs)
+    panels = _by_model(collected, found)
+    if any(_lines_of(panel) > MOST_LINES for panel in panels):
+        panels = _by_masters(collected, found)
+    return _perplexity_figure(panels, "figure4-all", "Perplexity against budget in all regimes")
+
+
+def _by_model(collected: Collected, found: Sequence[Cell]) -> list[_Panel]:
+    models = dict.fromkeys(cell.key.model for cell in found)
+    return [
+        _Panel(f"{model} ({_unit(collected, model)})", tuple(cell for cell in found if cell.key.model == model))
+        for model in models
+    ]
+
+
+def _by_masters(collected: Collected, found: Sequence[Cell]) -> list[_Panel]:
+    """A panel a way to keep weights and model, with AdamW's fp32 lines as reference in each."""
+
+    def masters(cell: Cell) -> str:
+        return collected.config.regimes[cell.key.regime].masters
+
+    order = dict.fromkeys(collected.config.regimes[regime].masters for regime in regime_styles(_regimes(found)))
+    panels = []
+    for name, model in product((m for m in order if m != "fp32"), dict.fromkeys(cell.key.model for cell in found)):
+        own = [cell for cell in found if masters(cell) == name and cell.key.model == model]
+        compute = {(collected.config.regimes[cell.key.regime].compute, cell.key.budget) for cell in own}
+        reference = [
+            cell
+            for cell in found
+            if (masters(cell), cell.key.model, cell.key.optimizer) == ("fp32", model, BASELINE)
+            and (collected.config.regimes[cell.key.regime].compute, cell.key.budget) in compute
+        ]
+        if own:
+            panels.append(_Panel(f"{model}, {name} weights", (*reference, *own)))
+    return panels
+
+
+def _regimes(found: Sequence[Cell]) -> list[str]:
+    return [cell.key.regime for cell in found]
+
+
+def _lines_of(panel: _Panel) -> int:
+    return len({(cell.key.regime, cell.key.optimizer) for cell in panel.cells})
+
+
+def _perplexity_figure(panels: Sequence[_Panel], name: str, title: str) -> Picture:
+    found = list({cell.key: cell for panel in panels for cell in panel.cells}.values())
     optimizers = optimizer_styles(cell.key.optimizer for cell in found)
-    regimes = regime_styles(cell.key.regime for cell in found)
-    rows = -(-len(models) // PANELS_A_ROW)
-    columns = -(-len(models) // rows)
+    regimes = regime_styles(_regimes(found))
+    rows = max(1, -(-len(panels) // PANELS_A_ROW))
+    columns = max(1, -(-len(panels) // rows))
     with drawing():
         figure = Figure((columns * PANEL_WIDTH + LEGEND_WIDTH, rows * PANEL_HEIGHT), layout="constrained")
-        for index, model in enumerate(models):
+        for index, panel in enumerate(panels):
             axes = figure.add_subplot(rows, columns, index + 1)
-            axes.set_title(f"{model} ({_unit(collected, model)})", fontsize="medium")
-            _panel(axes, _lines([cell for cell in found if cell.key.model == model], optimizers, regimes))
+            axes.set_title(panel.title, fontsize="medium")
+            _panel(axes, _lines(panel.cells, optimizers, regimes))
             if index % columns == 0:
                 axes.set_ylabel("validation perplexity")
-            if index + columns >= len(models):
+            if index + columns >= len(panels):
                 axes.set_xlabel("training budget (multiples of 1x)")
         _legend(figure, list(optimizers.values()), list(regimes.values()), any(cell.diverged for cell in found))
-    return Picture(
-        "figure4", "Perplexity against budget (Figure 4 of the paper)", figure, _caption(found), _alt(found, models)
-    )
+    alt = _alt(found, [panel.title for panel in panels])
+    return Picture(name, title, figure, _caption(found), alt, cells_frame(found))
 
 
 def _lines(
@@ -186,9 +261,9 @@ def _caption(found: Sequence[Cell]) -> str:
     )
 
 
-def _alt(found: Sequence[Cell], models: Sequence[str]) -> str:
+def _alt(found: Sequence[Cell], panels: Sequence[str]) -> str:
     shown = sum(cell.perplexity is not None for cell in found)
     return (
-        f"Line plots of validation perplexity against training budget, one panel for each of {', '.join(models)}; "
+        f"Line plots of validation perplexity against training budget, one panel for each of {', '.join(panels)}; "
         f"{shown} of {len(found)} points have a value. Table 2 holds the same numbers."
     )

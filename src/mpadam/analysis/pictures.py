@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import pandas as pd
 from matplotlib.figure import Figure
 
-from mpadam.atomic import write_bytes, write_json
+from mpadam.atomic import write_bytes, write_json, write_text
 
 _SETTINGS: dict[Any, Any] = {
     "font.size": 9,
@@ -32,13 +33,14 @@ _METADATA: dict[str, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with what stands below it, and what is read out in its place."""
+    """A figure with what stands below it, what is read out in its place, and the numbers it shows, if it has any."""
 
     name: str
     title: str
     figure: Figure
     caption: str
     alt: str
+    data: pd.DataFrame | None = None
 
 
 @contextmanager
@@ -51,7 +53,7 @@ def drawing() -> Iterator[None]:
 
 
 def write_picture(picture: Picture, folder: Path) -> list[Path]:
-    """Write the figure in every format, and its words as JSON, for pages that show it; returns the files."""
+    """Write the figure in every format, its words as JSON and its numbers as CSV; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for suffix, metadata in _METADATA.items():
@@ -62,4 +64,7 @@ def write_picture(picture: Picture, folder: Path) -> list[Path]:
         write_bytes(files[-1], buffer.getvalue())
     files.append(folder / f"{picture.name}.json")
     write_json(files[-1], {"title": picture.title, "caption": picture.caption, "alt": picture.alt})
+    if picture.data is not None:
+        files.append(folder / f"{picture.name}.csv")
+        write_text(files[-1], picture.data.to_csv(index=False, lineterminator="\n"))
     return files

@@ -61,8 +61,25 @@ REGIMES = {
     "bf16-fp8": RegimeStyle("bf16-fp8", (0, (6, 2)), "full"),
     "fp8-bf16": RegimeStyle("fp8-bf16", (0, (4, 1.5, 1, 1.5)), "left"),
     "fp8-fp8": RegimeStyle("fp8-fp8", (0, (8, 2, 1, 2)), "left"),
+    "fp8e4m3-bf16": RegimeStyle("fp8e4m3-bf16", (0, (4, 1.5, 1, 1.5, 1, 1.5)), "right"),
+    "fp8e4m3-fp8": RegimeStyle("fp8e4m3-fp8", (0, (8, 2, 1, 2, 1, 2)), "right"),
     "nvfp4-bf16": RegimeStyle("nvfp4-bf16", (0, (3, 1, 1, 1, 1, 1)), "bottom"),
     "nvfp4-fp8": RegimeStyle("nvfp4-fp8", (0, (6, 1, 1, 1, 1, 1)), "bottom"),
+    "nvfp4s-bf16": RegimeStyle("nvfp4s-bf16", (0, (3, 1, 1, 1)), "top"),
+    "nvfp4s-fp8": RegimeStyle("nvfp4s-fp8", (0, (6, 1, 1, 1)), "top"),
+}
+#: of hyper-parameters, on axes: the paper's symbols
+SYMBOLS = {
+    "lr": r"$\eta_a$",
+    "lr_mult": r"$\eta_m$",
+    "beta1": r"$\beta_1$",
+    "beta2": r"$\beta_2$",
+    "eps": r"$\epsilon$",
+    "weight_decay": r"weight decay, times $\eta_a$",
+    "weight_decay_mult": r"weight decay, times $\eta_m$",
+    "tau": r"$\tau$",
+    "max_relative_step": r"clip $r_{max}$",
+    "warmup": "warm-up, share of steps",
 }
 
 

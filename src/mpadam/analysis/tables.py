@@ -7,14 +7,14 @@ nothing of file formats: `mpadam.analysis.render` writes it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import pandas as pd
 
 from mpadam.analysis.cells import BASELINE, Cell, CellKey, cells, cells_frame
 from mpadam.analysis.collect import STATUSES, Collected
-from mpadam.analysis.statistics import Estimate
+from mpadam.analysis.statistics import Estimate, estimate, relative_gains
 from mpadam.analysis.style import OPTIMIZERS, optimizer_styles, regime_styles
 from mpadam.analysis.tunings import Tuning
 from mpadam.optim.hyperparameters import ALL, check_hyperparameters, hyperparameters_of
@@ -51,11 +51,12 @@ class Table:
 
 
 def table2(collected: Collected) -> Table:
-    """Validation perplexity of every cell, and the gain over AdamW in the same cell (paper: Table 2)."""
+    """Validation perplexity of every cell, the gain over AdamW in the same cell, and the sweep (paper: Table 2)."""
     found = cells(collected.runs)
     by_key = {cell.key: cell for cell in found}
     budgets = sorted({cell.key.budget for cell in found})
     optimizers = optimizer_styles(cell.key.optimizer for cell in found)
+    tunings = {tuning.key: tuning for tuning in collected.tunings}
     rows = []
     for row in in_order(TuningKey(cell.key.model, cell.key.regime, cell.key.optimizer) for cell in found):
         entries = [Entry(row.model), Entry(row.regime), Entry(optimizers[row.optimizer].label)]
@@ -63,22 +64,52 @@ def table2(collected: Collected) -> Table:
             cell = by_key.get(CellKey(row.model, budget, row.regime, row.optimizer))
             key = cell.key if cell else None
             entries += [Entry(perplexity_text(cell), key), Entry(gain_text(cell), key)]
-        rows.append(tuple(entries))
-    baseline = OPTIMIZERS[BASELINE].label
+        rows.append((*entries, *map(Entry, _sweep_texts(tunings.get(row)))))
+    budget_header = (h for b in budgets for h in (f"{b}x perplexity", f"{b}x gain"))
     return Table(
         name="table2",
         title="Validation perplexity (Table 2 of the paper)",
-        caption=(
-            "Lower is better. Mean ± standard deviation over seeds, n runs; at n = 1 there is no spread. gain: "
-            f"relative reduction of perplexity against {baseline} in the same model, regime and budget, mean over the "
-            "seeds that both have. A cell with a diverged run (div.) has no mean: what survived would flatter it."
-        ),
-        header=("model", "regime", "optimizer", *(h for b in budgets for h in (f"{b}x perplexity", f"{b}x gain"))),
+        caption=_table2_caption(collected.config),
+        header=("model", "regime", "optimizer", *budget_header, "sweep best", "sweep median"),
         rows=tuple(rows),
         headings=3,
-        data=cells_frame(found),
+        data=_table2_data(found, tunings),
         notes=_table2_notes(collected),
     )
+
+
+def _table2_caption(config: StudyConfig) -> str:
+    share = config.tuning.steps_fraction
+    trials = f"{config.tuning.budget}x" + ("" if share == 1 else f", {share:.0%} of a run's steps")
+    return (
+        "Lower is better. Regimes are weights-compute; those with fp32 weights are the reference. Mean ± standard "
+        "deviation over seeds, n runs; at n = 1 there is no spread. gain: relative reduction of perplexity against "
+        f"{OPTIMIZERS[BASELINE].label} in the same model, regime and budget, mean over the seeds that both have. A "
+        "cell with a diverged run (div.) has no mean: what survived would flatter it. sweep: best and median of the "
+        f"tuning's trials ({trials}), on the half of the validation text that rates are chosen on; a diverged trial "
+        "counts as infinite; – where rates are given or another's. The paper reports the best of its sweep."
+    )
+
+
+def _sweep_texts(tuning: Tuning | None) -> tuple[str, str]:
+    if tuning is not None and tuning.status in ("missing", "refused"):
+        return tuning.status, tuning.status
+    if tuning is None or (sweep := tuning.sweep) is None:
+        return "–", "–"
+    best, median = (f"{v:.2f}" if math.isfinite(v) else "div." for v in (sweep.best, sweep.median))
+    return best, f"{median} (n={sweep.n})"
+
+
+def _table2_data(found: list[Cell], tunings: Mapping[TuningKey, Tuning]) -> pd.DataFrame:
+    """The cells, and beside each the sweep of its own tuning."""
+    frame = cells_frame(found)
+    keys = [TuningKey(cell.key.model, cell.key.regime, cell.key.optimizer) for cell in found]
+    sweeps = [tunings[key].sweep if key in tunings else None for key in keys]
+    frame["sweep_n"] = [sweep.n if sweep else 0 for sweep in sweeps]
+    for name in ("best", "median"):
+        values = [getattr(sweep, name) if sweep else math.nan for sweep in sweeps]
+        frame[f"sweep_{name}"] = [value if math.isfinite(value) else None for value in values]
+    return frame
 
 
 def in_order(keys: Iterable[TuningKey]) -> list[TuningKey]:
@@ -116,8 +147,30 @@ def gain_text(cell: Cell | None) -> str:
         return ""
     if cell.gain is None:
         return "div." if cell.gain_diverged else "–"
-    n = cell.gain.n
-    return f"{100 * cell.gain.mean:+.1f}%" + (f" (n={n})" if n < cell.asked else "")
+    return percent_text(cell.gain, cell.asked)
+
+
+def percent_text(gain: Estimate, asked: int) -> str:
+    """`+3.2%`, with the number of pairs where it is smaller than the number of runs."""
+    return f"{100 * gain.mean:+.1f}%" + (f" (n={gain.n})" if gain.n < asked else "")
+
+
+def gain_between(baseline: Cell | None, other: Cell | None) -> Estimate | None:
+    """Relative gain of one cell over another at the seeds that both have; None where a run of either diverged."""
+    if baseline is None or other is None or baseline.diverged or other.diverged:
+        return None
+    gains = relative_gains(baseline.completed, other.completed)
+    return estimate(gains) if gains else None
+
+
+def between_text(baseline: Cell | None, other: Cell | None) -> str:
+    """The gain of one cell over another as text: `div.` where a run diverged, a dash where none pair up."""
+    if baseline is None or other is None:
+        return ""
+    gain = gain_between(baseline, other)
+    if gain is None:
+        return "div." if baseline.diverged or other.diverged else "–"
+    return percent_text(gain, other.asked)
 
 
 def _table2_notes(collected: Collected) -> tuple[str, ...]:
@@ -200,8 +253,14 @@ def _value_text(config: StudyConfig, tuning: Tuning, name: str) -> str:
 
 
 def number_text(value: float | None) -> str:
-    """Short and exact enough to type again: 8e-5, 0.003, none."""
-    return "none" if value is None else f"{value:.6g}".replace("e-0", "e-")
+    """Short and exact enough to type again: 8e-5, 1.6e-4, 0.003, none."""
+    if value is None:
+        return "none"
+    text = f"{value:.6g}"
+    if 0 < abs(value) < 1e-3 and "e" not in text:
+        mantissa, exponent = f"{value:.5e}".split("e")
+        text = f"{mantissa.rstrip('0').rstrip('.')}e{exponent}"
+    return text.replace("e-0", "e-")
 
 
 def _value_rows(config: StudyConfig, tuning: Tuning) -> list[dict[str, object]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +39,35 @@ class Tuning:
     def values(self) -> dict[str, float | None]:
         """All values that the study or its trials decided; the rest are the optimizer's defaults."""
         return {**self.fixed, **self.selected}
+
+    @property
+    def sweep(self) -> Sweep | None:
+        """What the trials reached; None where there are none."""
+        if not self.trials:
+            return None
+        perplexities = [trial_perplexity(trial) for trial in self.trials]
+        return Sweep(len(perplexities), min(perplexities), statistics.median(perplexities))
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Best and median validation perplexity of `n` trials, on the half that rates are chosen on; inf if diverged."""
+
+    n: int
+    best: float
+    median: float
+
+
+def trial_loss(trial: Mapping[str, Any]) -> float:
+    """Validation loss of a trial in nats a token; infinity where it diverged."""
+    done = trial["status"] == "completed" and math.isfinite(trial["val_loss"])
+    return float(trial["val_loss"]) if done else math.inf
+
+
+def trial_perplexity(trial: Mapping[str, Any]) -> float:
+    """exp(loss) of a trial; infinity where it diverged, or where the number is too large to be one."""
+    loss = trial_loss(trial)
+    return math.exp(loss) if loss < math.log(1e300) else math.inf
 
 
 def read_tuning(config: StudyConfig, paths: StudyPaths, key: TuningKey) -> Tuning:

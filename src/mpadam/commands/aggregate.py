@@ -20,26 +20,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write tables/ and figures/ of the study, print Table 2; 3 if a summary was refused."""
+    """Write tables/ and figures/ of the study, print the tables; 3 if a summary was refused."""
     import sys
 
     from mpadam.analysis.collect import collect, write_runs
-    from mpadam.analysis.figures import figure4
     from mpadam.analysis.pictures import write_picture
+    from mpadam.analysis.pieces import pictures, tables
     from mpadam.analysis.render import to_text, write_table
-    from mpadam.analysis.tables import hyperparameters, table2
     from mpadam.study.load import load_study
     from mpadam.study.paths import StudyPaths
 
     config = load_study(args.config)
     paths = StudyPaths(config.study, args.results, args.view)
     collected = collect(config, paths)
-    tables = [table2(collected), hyperparameters(collected)]
     write_runs(collected.runs, paths.output / "tables" / "runs.csv")
-    for table in tables:
+    made = tables(collected)
+    for table in made:
         write_table(table, paths.output / "tables")
-    write_picture(figure4(collected), paths.output / "figures")
-    print("\n".join(to_text(table) for table in tables), end="")
+    for picture in pictures(collected):
+        write_picture(picture, paths.output / "figures")
+    print("\n".join(to_text(table) for table in made), end="")
     if collected.manifest is None and collected.count("missing") < len(collected.runs):
         print(f"{paths.manifest}: not there, so runs were not held against the data", file=sys.stderr)
     for refusal in collected.refusals:

@@ -141,7 +141,8 @@ class Workflow:
 
         A run belongs to the first grid that names it, whatever the target: what trains it does not depend on that.
         """
-        jobs, claimed = {}, set[RunKey]()
+        jobs: dict[str, list[RunKey]] = {}
+        claimed: set[RunKey] = set()
         for grid in self.config.grids:
             own = [key for key in grid_keys(self.config, grid) if key not in claimed]
             claimed.update(own)

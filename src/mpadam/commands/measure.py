@@ -1,0 +1,43 @@
+"""`mpadam measure`: what optimizers cost in time and memory."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+HELP = "measure the time of an optimizer step, or bytes per parameter"
+EXAMPLE = "mpadam measure step-time --options '{\"rounds\": 5}' --out results/smoke/paper"
+
+KINDS = {
+    "step-time": "time of one step of each optimizer, with weights kept in each way, beside torch's fused AdamW",
+    "memory": "bytes a parameter of each optimizer for the paper's models, with Apollo-E",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
+    for kind, makes in KINDS.items():
+        subparser = kinds.add_parser(
+            kind,
+            help=makes,
+            description=makes,
+            epilog=f"example:\n  mpadam measure {kind} --out results/smoke/paper",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        subparser.add_argument(
+            "--options",
+            default="{}",
+            metavar="JSON",
+            help="fields of mpadam.measure.options to change; what is left out keeps its default",
+        )
+        subparser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="gets tables/ and measure/")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the table of the measurement, and print it."""
+    from mpadam.analysis.render import to_text
+    from mpadam.measure.options import parse_options
+    from mpadam.measure.produce import produce
+
+    print(to_text(produce(args.kind, parse_options(args.kind, args.options), args.out)), end="")
+    return 0

@@ -1,0 +1,100 @@
+"""Timing of optimizer steps: every subject is visited once a round, so a slow spell of the machine hits all alike."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import metadata, util
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mpadam.measure.options import StepTime
+from mpadam.measure.subjects import Subject, absent, parameters, subjects
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of a step, a sample a round."""
+
+    name: str
+    masters: str
+    samples: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.samples)
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        """Lower and upper; equal to the only sample where there is one."""
+        if len(self.samples) == 1:
+            return self.samples[0], self.samples[0]
+        low, _, high = statistics.quantiles(self.samples, n=4, method="inclusive")
+        return low, high
+
+
+def measure_step_time(options: StepTime, *, clock: Callable[[], float] = time.perf_counter) -> list[Timing]:
+    """Time every subject.
+
+    Raises ValueError where the device asked for is not there.
+    """
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device = 'cuda': there is no GPU here; write  device: cpu")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(options.threads)
+    try:
+        return _time_all(list(subjects(options)), options, clock)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _time_all(everyone: Sequence[Subject], options: StepTime, clock: Callable[[], float]) -> list[Timing]:
+    wait = torch.cuda.synchronize if options.device == "cuda" else _nothing
+    for subject in everyone:
+        for _ in range(options.warmup):
+            subject.step()
+    samples: list[list[float]] = [[] for _ in everyone]
+    for _ in range(options.rounds):
+        for subject, own in zip(everyone, samples, strict=True):
+            subject.step()  # brings its weights back into the caches
+            wait()
+            begin = clock()
+            for _ in range(options.steps):
+                subject.step()
+            wait()
+            own.append((clock() - begin) / options.steps)
+    return [Timing(s.name, s.masters, tuple(own)) for s, own in zip(everyone, samples, strict=True)]
+
+
+def _nothing() -> None:
+    """A CPU's step has ended when it returns."""
+
+
+def circumstances(options: StepTime) -> dict[str, Any]:
+    """What the numbers depend on: device, versions, and how much was updated."""
+    versions = {"torch": str(torch.__version__)}
+    for rival, package in (("torchao", "torchao"), ("optimi", "torch-optimi")):
+        if rival in options.rivals and util.find_spec(rival) is not None:
+            versions[rival] = metadata.version(package)
+    return {
+        "device": device_name(options.device),
+        "threads": options.threads if options.device == "cpu" else None,
+        "versions": versions,
+        "absent": absent(options),
+        "parameters": parameters(options.shapes),
+    }
+
+
+def device_name(device: str) -> str:
+    """The GPU's name, or the processor's as far as the system tells it."""
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or platform.machine()
