@@ -31,6 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="go on from a checkpoint that another number of processes has made (else: exit code 3)",
     )
     parser.add_argument(
+        "--processes", type=int, default=1, metavar="N", help="train each run by N processes, one a GPU (default: 1)"
+    )
+    parser.add_argument(
         "--stop-after-minutes", type=float, metavar="M", help="then finish the step, save, and end with exit code 75"
     )
 
@@ -38,6 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.stop_after_minutes is not None and not args.stop_after_minutes >= 0:
         raise ValueError(f"--stop-after-minutes {args.stop_after_minutes}: give a number of minutes from 0")
+    if args.processes < 1:
+        raise ValueError(f"--processes {args.processes}: give at least 1")
+    if args.processes > 1:
+        from mpadam.training.launch import launch
+
+        return launch(args.processes, _arguments(args))
     from mpadam.training.ranks import joined
     from mpadam.training.stopping import Stopper
 
@@ -47,6 +56,15 @@ def run(args: argparse.Namespace) -> int:
             if code != 0:
                 return code
     return 0
+
+
+def _arguments(args: argparse.Namespace) -> list[str]:
+    """The command line of each of several processes."""
+    given = ["--run-dir", *map(str, args.run_dir)]
+    given += ["--replace"] if args.replace else []
+    given += ["--change-world-size"] if args.change_world_size else []
+    minutes = args.stop_after_minutes
+    return given if minutes is None else [*given, "--stop-after-minutes", str(minutes)]
 
 
 def _train(folder: Path, args: argparse.Namespace, stop: Stopper, ranks: Ranks) -> int:

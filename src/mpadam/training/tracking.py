@@ -30,20 +30,20 @@ class Tracker:
 
     def step(self, record: dict[str, Any]) -> None:
         """A logged step."""
-        self._send(lambda: self._run.log({k: v for k, v in record.items() if k != "step"}, step=record["step"]))
+        self._send("log", {key: value for key, value in record.items() if key != "step"}, step=record["step"])
 
     def validation(self, entry: dict[str, Any]) -> None:
         values = {f"validation/{key}": value for key, value in entry.items() if key != "step"}
-        self._send(lambda: self._run.log(values, step=entry["step"]))
+        self._send("log", values, step=entry["step"])
 
     def close(self) -> None:
-        self._send(lambda: self._run.finish())
+        self._send("finish")
 
-    def _send(self, send: Callable[[], object]) -> None:
+    def _send(self, method: str, *arguments: Any, **options: Any) -> None:
         if self._run is None:
             return
         try:
-            send()
+            getattr(self._run, method)(*arguments, **options)
         except Exception as error:
             _give_up(error)
             self._run = None

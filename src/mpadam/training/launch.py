@@ -1,0 +1,68 @@
+"""Starts the processes of one training on this machine: `mpadam train --processes N`.
+
+It is torchrun's agent, with a port of its own for each job (so that several share a node), and four differences:
+SIGUSR1 is passed on like SIGTERM, where torchrun would die of it and leave its processes behind; a second signal is not
+an error; the processes get minutes instead of 30 s to save; and the exit code is the training's (torchrun knows only 0
+and 1).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Sequence
+from types import FrameType
+
+from mpadam.training.stopping import EXIT_STOPPED, SIGNALS
+
+SECONDS_TO_SAVE = 600  # a scheduler kills earlier if it wants to
+MODULE = ("-m", "mpadam")
+OTHER_SIGNALS = "SIGINT,SIGHUP,SIGQUIT"  # which the agent handles itself
+
+
+def launch(processes: int, arguments: Sequence[str]) -> int:
+    """Run `mpadam train ARGUMENTS` in so many processes and wait for them; returns the exit code of the training.
+
+    After a signal it is 75: whatever the processes came to, the same command goes on from the last checkpoint.
+    Raises ValueError if this process is itself one of several that torchrun has started.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        raise ValueError("--processes within torchrun: leave it out, torchrun has started the processes already")
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        run_id=str(uuid.uuid4()),
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",  # a free port
+        max_restarts=0,
+        signals_to_handle=OTHER_SIGNALS,
+        shutdown_timeout=SECONDS_TO_SAVE,
+    )
+    before = {number: signal.signal(number, _pass_on) for number in SIGNALS}
+    try:
+        elastic_launch(config, sys.executable)(*MODULE, "train", *arguments)
+    except ChildFailedError as error:
+        _, failure = error.get_first_failure()
+        return max(failure.exitcode, 1)  # below 0: killed by a signal
+    except SignalException:
+        return EXIT_STOPPED
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 0
+
+
+def _pass_on(number: int, _frame: FrameType | None) -> None:
+    """Let the agent send the signal to its processes and wait for them; those that follow change nothing."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    raise SignalException(f"signal {signal.Signals(number).name}", sigval=signal.Signals(number))
