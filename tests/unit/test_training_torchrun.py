@@ -91,7 +91,8 @@ def test_t4_two_jobs_on_one_node_stopped_by_signals_and_resumed(tmp_path, data, 
     whole = make_run(tmp_path / "whole", data, **options)
     run_ranks(2, lambda ranks: train_on(ranks, whole, stop=StopAfter(step + 1)))
     assert metrics_of(whole) == metrics_of(by_processes)
-    assert metrics_of(by_torchrun)[:2] == metrics_of(whole)[:2]
+    both = min(len(metrics_of(by_torchrun)), step + 1)
+    assert metrics_of(by_torchrun)[:both] == metrics_of(whole)[:both]
 
 
 @pytest.mark.parametrize("code", [2, 3, 75])
