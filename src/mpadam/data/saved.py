@@ -91,7 +91,7 @@ class SavedText:
                         yield self._text(text.as_py(), row)
         except UnicodeDecodeError as error:
             raise ValueError(f"{self._path}: row {row} is not UTF-8 ({error}); {_AGAIN}") from None
-        except pa.ArrowException as error:
+        except (pa.ArrowException, OSError) as error:
             raise ValueError(f"{self._path}: damaged after row {row} ({error}); {_AGAIN}") from None
 
     def receipt(self) -> dict[str, Any]:

@@ -110,6 +110,8 @@ def _words(content: dict[str, Any], joint: _Joint, dtype: str) -> Encode:
     other = first if joint.first == joint.other else _Known(encode, joint.other, joint.mark)
 
     def document(text: str) -> bytes:
+        if not text:
+            return b""
         head, *tail = _CUT.split(text)
         return b"".join([first[head], *map(other.__getitem__, tail)])
 
