@@ -18,8 +18,10 @@ include: "workflow/rules/data.smk"
 include: "workflow/rules/spec.smk"
 include: "workflow/rules/tune.smk"
 include: "workflow/rules/train.smk"
+include: "workflow/rules/together.smk"
 include: "workflow/rules/aggregate.smk"
 include: "workflow/rules/diagnose.smk"
+include: "workflow/rules/measure.smk"
 include: "workflow/rules/report.smk"
 
 

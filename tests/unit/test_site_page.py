@@ -16,6 +16,7 @@ from analysis_fakes import FakeStudy, fake_study, study_content
 from mpadam.analysis.collect import collect
 from mpadam.cli import main
 from mpadam.site.page import render_page
+from mpadam.site.rows import run_rows
 
 RUN = {"model": "tiny", "budget": 1, "regime": "bf16-bf16", "optimizer": "adamw", "seed": 1}
 VOID = {"meta", "img", "br", "link", "input", "hr"}
@@ -145,7 +146,8 @@ def test_what_comes_from_files_is_escaped(study: FakeStudy) -> None:
 
 
 def test_before_aggregation_the_page_says_what_to_do(study: FakeStudy) -> None:
-    page = Page(render_page(collect(study.config, study.paths)))
+    collected = collect(study.config, study.paths)
+    page = Page(render_page(collected, run_rows(collected)))
     assert "No tables and figures yet" in page.text
     assert "16 completed" in page.text
 
@@ -209,7 +211,7 @@ def test_aggregate_prints_table_2_and_writes_its_files(study: FakeStudy, capsys:
         for p in (study.paths.root / d).iterdir()
     }
     tables = {f"tables/{n}.{s}" for n in ("table2", "hyperparameters") for s in ("csv", "md", "tex", "txt", "json")}
-    assert files == tables | {"tables/runs.csv"} | {f"figures/figure4.{s}" for s in ("pdf", "svg", "png", "json")}
+    assert files == tables | {"tables/runs.csv"} | {f"figures/figure4.{s}" for s in ("pdf", "svg", "png", "json", "csv")}
 
 
 def test_aggregate_refuses_aloud_and_still_shows_the_rest(study: FakeStudy, capsys: pytest.CaptureFixture[str]) -> None:

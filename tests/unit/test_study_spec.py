@@ -203,10 +203,11 @@ def test_only_a_change_of_meaning_changes_a_rule_parameter() -> None:
 
 def test_a_study_with_fixed_rates_asks_for_no_tuning() -> None:
     values = {"adamw": {"values": {"lr": 1e-3}}, "m-plus-adam": {"values": TUNED}}
-    workflow = Workflow(smoke(tuning={"mode": "fixed"}, optimizers=values), StudyPaths("smoke"))
+    core = {"name": "core", "models": ["200k"], "regimes": ["bf16-bf16"], "optimizers": ["adamw", "m-plus-adam"]}
+    workflow = Workflow(smoke(tuning={"mode": "fixed"}, optimizers=values, grids=[core]), StudyPaths("smoke"))
     assert workflow.selections_of_view(SimpleNamespace(view="")) == []
     assert workflow.selected_of_run(SimpleNamespace(**vars(KEY))) == []
-    assert len(workflow.view("").summaries()) == 32
+    assert len(workflow.view("").summaries()) == 8
 
 
 def test_a_target_runs_its_own_grids_and_all_paper_runs_all() -> None:
@@ -228,6 +229,40 @@ def test_regimes_and_optimizers_can_take_the_values_of_others() -> None:
     assert values["lr"] == 5e-3, "what an entry gives itself wins over what it takes"
 
 
+def test_an_entry_may_have_a_warm_up_of_its_own() -> None:
+    config = smoke()
+    shapes = {
+        entry: [
+            (schedule.kind, schedule.warmup_steps) for schedule in (spec.training.schedule, spec.training.schedule_mult)
+        ]
+        for entry in ("m-plus-adam", "m-plus-adam@warmup0")
+        if (spec := spec_of(config, RunKey("200k", 1, "bf16-bf16", entry, 0)))
+    }
+    assert shapes == {
+        "m-plus-adam": [("linear", 12), ("logcosine", 12)],
+        "m-plus-adam@warmup0": [("linear", 0), ("logcosine", 0)],
+    }
+
+
+def test_runs_that_share_a_job_belong_to_the_first_grid_that_names_them() -> None:
+    core = {"name": "core", "models": ["200k"], "budgets": [1], "regimes": ["bf16-bf16"], "optimizers": ["adamw"]}
+    more = {**core, "name": "more", "regimes": ["bf16-bf16", "fp8-fp8"], "target": "all_paper", "runs_per_job": 1}
+    shared = {**more, "name": "shared", "budgets": [1, 2], "runs_per_job": 3}
+    workflow = Workflow(smoke(grids=[core, more, shared]), StudyPaths("smoke"))
+    jobs = workflow.shared_jobs()
+    assert {name: len(keys) for name, keys in jobs.items()} == {"runs_shared_0": 3, "runs_shared_1": 1}
+    assert {key.budget for keys in jobs.values() for key in keys} == {2}
+    assert workflow.run_files(jobs["runs_shared_1"], "run.yaml")[0].endswith("200k/2x/fp8-fp8/adamw/seed1/run.yaml")
+
+
+def test_a_shared_job_asks_for_the_time_of_all_its_runs() -> None:
+    workflow = Workflow(smoke(), StudyPaths("smoke"))
+    keys = workflow.shared_jobs()["runs_ablations_0"]
+    one, all_of_them = workflow.training_resources(keys[0]), workflow.shared_resources(keys)
+    assert all_of_them["runtime"](None, 1) == len(keys) * one["runtime"](None, 1)
+    assert all_of_them["mem_mb"](None, 1) == one["mem_mb"](None, 1)
+
+
 def test_values_that_an_optimizer_does_not_take_cannot_be_transferred() -> None:
-    with pytest.raises(ConfigError, match=r"adamw from m-plus-adam: .*lr_mult"):
-        smoke(tuning={"transfer": {"optimizers": {"adamw": "m-plus-adam"}}})
+    with pytest.raises(ConfigError, match=r"adamw@betas0 from m-plus-adam: .*lr_mult"):
+        smoke(tuning={"transfer": {"optimizers": {"adamw@betas0": "m-plus-adam"}}})

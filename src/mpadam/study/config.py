@@ -441,6 +441,7 @@ class StudyConfig(Section):
 
     @model_validator(mode="after")
     def _optimizer_entries(self) -> StudyConfig:
+        used = {o for grid in self.grids for o in (self.optimizers if grid.optimizers is None else grid.optimizers)}
         for entry, optimizer in self.optimizers.items():
             try:
                 name = self.optimizer_name(entry)
@@ -450,7 +451,8 @@ class StudyConfig(Section):
                         check_hyperparameters(name, {key: value})
             except ValueError as error:
                 raise ValueError(f"optimizers.{entry}: {error}") from None
-            if self.tuning.mode == "fixed" and (missing := set(optimizer.search) - set(optimizer.values)):
+            missing = set(optimizer.search) - set(optimizer.values)
+            if self.tuning.mode == "fixed" and missing and entry in used:
                 key = min(missing)
                 raise ValueError(
                     f"optimizers.{entry}.values: tuning.mode is fixed, so the searched {key} needs a fixed value; "

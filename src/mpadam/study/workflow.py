@@ -58,9 +58,11 @@ class Workflow:
         return self.view(self.view_name(wildcards)).summaries()
 
     def selections_of_view(self, wildcards: Any) -> list[str]:
+        return self.view(self.view_name(wildcards)).selections()
+
+    def selections(self) -> list[str]:
         """The selected values of every tuning that searches."""
-        view = self.view(self.view_name(wildcards))
-        return [str(self.paths.selected(key)) for key in view.tunings()]
+        return [str(self.paths.selected(key)) for key in self.tunings()]
 
     def searches(self, key: TuningKey) -> bool:
         return bool(tuning_identity(self.config, key))
@@ -171,6 +173,12 @@ class Workflow:
             return limited(self.config, len(keys) * minutes(wildcards, attempt))
 
         return {**asked, "runtime": runtime}
+
+    def measuring_resources(self) -> dict[str, Any]:
+        """What timing optimizer steps asks for: one GPU of the study's kind, where they are timed on one."""
+        on_gpu, model = self.config.measure.step_time.device == "cuda", self.config.cluster.gpu_model
+        gpu = {"gpu": 1, "nodes": 1} | ({"gpu_model": model} if model else {}) if on_gpu else {}
+        return {"mem_mb": 16_000 if on_gpu else 4000, "runtime": 60, **gpu, **site_resources(self.config, gpu=on_gpu)}
 
     def site_resources(self) -> dict[str, Any]:
         """Account, partition and the like of a job that needs no GPU."""

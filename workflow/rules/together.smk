@@ -1,0 +1,31 @@
+# Trainings that share a job (`grids: runs_per_job`): many short ones, where starting a process takes as long as a run.
+#
+# Inputs:  run.yaml of each run of the job
+# Outputs: summary.json of each
+# Steps:   train one after another. What is finished under its hash is answered from its folder and not repeated, so
+#          one changed run repeats that run alone, though Snakemake starts the whole job
+
+for _name, _keys in STUDY.shared_jobs().items():
+
+    rule:
+        name:
+            _name.translate(str.maketrans("-@", "__"))
+        input:
+            STUDY.run_files(_keys, "run.yaml"),
+        output:
+            STUDY.run_files(_keys, "summary.json"),
+        log:
+            f"{LOGS}/train/{_name}.log",
+        benchmark:
+            f"{LOGS}/train/{_name}.benchmark.tsv"
+        threads: STUDY.config.training.threads
+        resources:
+            **STUDY.shared_resources(_keys),
+        params:
+            folders=STUDY.run_files(_keys, ""),
+        shell:
+            "{resources.launcher} train "
+            + STOP
+            + " --replace --run-dir {params.folders:q} > {log:q} 2>&1"
+
+    workflow.ruleorder(_name.translate(str.maketrans("-@", "__")), "train")
