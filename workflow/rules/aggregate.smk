@@ -57,7 +57,7 @@ rule aggregate:
     log:
         f"{LOGS}/{{view}}aggregate.log",
     wildcard_constraints:
-        view="",
+        view="()",  # the empty one
     params:
         view=STUDY.view_name,
     shell:

@@ -21,7 +21,7 @@ from mpadam.analysis.tables import perplexity_text
 
 PANELS_A_ROW = 4
 PANEL_WIDTH, PANEL_HEIGHT, LEGEND_WIDTH = 2.3, 2.1, 1.9  # inches
-LABEL_CHARACTERS = 17  # of all tick labels of a panel that fit side by side
+LABEL_CHARACTERS = 18  # of tick labels of equal length that fit side by side
 _GREY = "#444444"
 
 
@@ -80,7 +80,8 @@ def _levels(axes: Axes, axis: str, shown: Ablation, reference: Cell | None) -> N
     _lines(axes, shown, reference, horizontal=True)
     axes.set_xlim(-0.4, len(levels) - 0.6)
     labels = [level.label for level in levels]
-    axes.set_xticks(range(len(levels)), labels, rotation=30 if sum(map(len, labels)) > LABEL_CHARACTERS else 0)
+    crowded = len(labels) > 2 and len(labels) * max(map(len, labels)) > LABEL_CHARACTERS
+    axes.set_xticks(range(len(levels)), labels, rotation=30 if crowded else 0)
     axes.grid(visible=False, axis="x")
     axes.margins(y=0.15)
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))

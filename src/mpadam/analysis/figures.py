@@ -46,8 +46,11 @@ class _Line:
 
 @dataclass(frozen=True)
 class _Panel:
+    """by_regime: regimes, not budgets, along the horizontal axis; for cells of a single budget."""
+
     title: str
     cells: tuple[Cell, ...]
+    by_regime: bool = False
 
 
 def figure4(collected: Collected) -> Picture:
@@ -102,7 +105,10 @@ def _by_masters(collected: Collected, found: Sequence[Cell]) -> list[_Panel]:
             if (masters(cell), cell.key.model, cell.key.optimizer) == ("fp32", model, BASELINE)
             and (collected.config.regimes[cell.key.regime].compute, cell.key.budget) in compute
         ]
-        if own:
+        budgets = {cell.key.budget for cell in own}
+        if len(budgets) == 1:
+            panels.append(_Panel(f"{model}, {name} weights, {budgets.pop()}x", (*reference, *own), by_regime=True))
+        elif own:
             panels.append(_Panel(f"{model}, {name} weights", (*reference, *own)))
     return panels
 
@@ -126,10 +132,12 @@ def _perplexity_figure(panels: Sequence[_Panel], name: str, title: str) -> Pictu
         for index, panel in enumerate(panels):
             axes = figure.add_subplot(rows, columns, index + 1)
             axes.set_title(panel.title, fontsize="medium")
-            _panel(axes, _lines(panel.cells, optimizers, regimes))
+            lines = _lines(panel.cells, optimizers, regimes)
+            (_panel_by_regime if panel.by_regime else _panel)(axes, lines)
             if index % columns == 0:
                 axes.set_ylabel("validation perplexity")
-            if index + columns >= len(panels):
+            below = panels[index + columns] if index + columns < len(panels) else None
+            if not panel.by_regime and (below is None or below.by_regime):
                 axes.set_xlabel("training budget (multiples of 1x)")
         _legend(figure, list(optimizers.values()), list(regimes.values()), any(cell.diverged for cell in found))
     alt = _alt(found, [panel.title for panel in panels])
@@ -169,7 +177,30 @@ def _panel(axes: Axes, lines: Sequence[_Line]) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
     for line in lines:
-        _draw_means(axes, line)
+        _draw_means(axes, line, [cell.key.budget * line.shift for cell in line.cells])
+    _perplexity_axis(axes, lines)
+    for line in lines:
+        _draw_diverged(axes, line, [cell.key.budget * line.shift for cell in line.cells])
+
+
+def _panel_by_regime(axes: Axes, lines: Sequence[_Line]) -> None:
+    """Cells of one budget: a place a regime, its optimizers side by side."""
+    regimes = list(dict.fromkeys(line.regime for line in lines))
+    optimizers = list(dict.fromkeys(line.optimizer for line in lines))
+    axes.set_xticks(range(len(regimes)), [regime.label for regime in regimes], rotation=25)
+    axes.set_xlim(-0.5, len(regimes) - 0.5)
+    places = [
+        [regimes.index(line.regime) + 0.22 * (optimizers.index(line.optimizer) - (len(optimizers) - 1) / 2)]
+        for line in lines
+    ]
+    for line, place in zip(lines, places, strict=True):
+        _draw_means(axes, line, place)
+    _perplexity_axis(axes, lines)
+    for line, place in zip(lines, places, strict=True):
+        _draw_diverged(axes, line, place)
+
+
+def _perplexity_axis(axes: Axes, lines: Sequence[_Line]) -> None:
     if any(cell.perplexity for line in lines for cell in line.cells):
         axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         axes.margins(y=0.12)
@@ -177,13 +208,10 @@ def _panel(axes: Axes, lines: Sequence[_Line]) -> None:
         axes.yaxis.set_major_locator(NullLocator())
         axes.grid(visible=False)
         axes.text(0.5, 0.5, "no completed cell", transform=axes.transAxes, ha="center", color="#555555")
-    for line in lines:
-        _draw_diverged(axes, line)
 
 
-def _draw_means(axes: Axes, line: _Line) -> None:
+def _draw_means(axes: Axes, line: _Line, x: Sequence[float]) -> None:
     """Means joined by a line that breaks where a cell has none; a bar only where there is a spread."""
-    x = [cell.key.budget * line.shift for cell in line.cells]
     means = [cell.perplexity.mean if cell.perplexity else float("nan") for cell in line.cells]
     axes.plot(x, means, **_look(line.optimizer, line.regime))
     for at, cell in zip(x, line.cells, strict=True):
@@ -193,12 +221,12 @@ def _draw_means(axes: Axes, line: _Line) -> None:
             )
 
 
-def _draw_diverged(axes: Axes, line: _Line) -> None:
+def _draw_diverged(axes: Axes, line: _Line, x: Sequence[float]) -> None:
     """A cross at the top of the panel for a cell with a diverged run."""
-    x = [cell.key.budget * line.shift for cell in line.cells if cell.diverged]
+    crosses = [at for at, cell in zip(x, line.cells, strict=True) if cell.diverged]
     axes.plot(
-        x,
-        [0.97] * len(x),
+        crosses,
+        [0.97] * len(crosses),
         transform=axes.get_xaxis_transform(),
         linestyle="none",
         marker="x",
