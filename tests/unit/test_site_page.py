@@ -6,12 +6,11 @@ import re
 import shutil
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import unquote
 
 import pytest
 from analysis_fakes import FakeStudy, fake_study, study_content
+from site_pages import Page, check_links, pages_from
 
 from mpadam.analysis.collect import collect
 from mpadam.cli import main
@@ -19,43 +18,6 @@ from mpadam.site.page import render_page
 from mpadam.site.rows import run_rows
 
 RUN = {"model": "tiny", "budget": 1, "regime": "bf16-bf16", "optimizer": "adamw", "seed": 1}
-VOID = {"meta", "img", "br", "link", "input", "hr"}
-
-
-class Page(HTMLParser):
-    """Tags, links, ids and text of a page; asserts that tags nest."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: set[str] = set()
-        self.links: list[str] = []
-        self.ids: list[str] = []
-        self.alts: list[str] = []
-        self.words: list[str] = []
-        self.feed(html)
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        given = dict(attrs)
-        self.links += [value for name in ("href", "src") if (value := given.get(name))]
-        self.ids += [given["id"]] if given.get("id") else []
-        if tag == "img":
-            self.alts.append(given.get("alt") or "")
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open[-1:] != ["style"]:
-            self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
 
 
 def build(study: FakeStudy) -> Page:
@@ -75,23 +37,32 @@ def test_every_link_is_relative_and_leads_somewhere(study: FakeStudy) -> None:
     study.diverge(**RUN)
     study.remove(**{**RUN, "seed": 0})
     page = build(study)
-    assert len(page.links) > 100
-    assert len(page.ids) == len(set(page.ids))
-    for link in page.links:
-        assert not re.match(r"[a-z]+:|/", link), link
-        if link.startswith("#"):
-            assert unquote(link[1:]) in page.ids
-        else:
-            assert (study.paths.root / unquote(link)).is_file(), link
+    to_pages = sum(link.startswith("pages/") for link in page.links)
+    assert to_pages == 16 + 14 + 2  # details, perplexities, lost runs
+    pages = pages_from(study.paths.root / "index.html")
+    assert len(pages) == 1 + 16
+    check_links(pages)
 
 
-def test_the_page_is_static(study: FakeStudy) -> None:
+def test_the_page_is_static_but_for_its_own_script(study: FakeStudy) -> None:
     page = build(study)
-    assert page.tags.isdisjoint({"script", "link", "iframe", "object", "form"})
+    assert set(page.tags).isdisjoint({"link", "iframe", "object", "form"})
+    assert page.tags.count("script") == 1
     html = (study.paths.root / "index.html").read_text()
-    assert re.search(r"https?://|url\(|@import|\bon[a-z]+=", html) is None
+    assert re.search(r"https?://|url\(|@import|\bon[a-z]+=|<script |fetch|XMLHttp|import\(", html) is None
     assert all(len(alt) > 20 for alt in page.alts)
     assert page.alts
+
+
+def test_pages_of_runs_are_static(study: FakeStudy) -> None:
+    build(study)
+    style = (study.paths.root / "pages/style.css").read_text()
+    assert "&" not in style  # escaped
+    for path, page in pages_from(study.paths.root / "index.html").items():
+        if path.name != "index.html":
+            assert set(page.tags).isdisjoint({"script", "iframe", "object", "form"})
+            assert re.search(r"https?://|url\(|@import|\bon[a-z]+=", path.read_text()) is None
+            assert [len(alt) > 40 for alt in page.alts] == [True]
 
 
 def test_numbers_are_those_of_table_2_and_lead_to_their_runs(study: FakeStudy) -> None:
@@ -134,15 +105,20 @@ def test_T6_lost_runs_are_listed_with_the_reason(study: FakeStudy) -> None:
 
 def test_runs_that_learned_nothing_are_named(study: FakeStudy) -> None:
     study.edit_summary({"val_loss": 5.5}, **RUN)
-    assert "1 completed without learning. Their loss is not below the yardstick: runs/tiny/1x" in build(study).text
+    assert (
+        "1 completed without learning. Their loss is not below the yardstick: tiny 1x bf16-bf16 AdamW, seed 1 ."
+        in build(study).text
+    )
 
 
 def test_what_comes_from_files_is_escaped(study: FakeStudy) -> None:
     about = {"step": 3, "reason": "<script>alert(1)</script>", "last_finite_loss": None}
     study.edit_summary({"status": "diverged", "diverged": about}, **RUN)
     page = build(study)
-    assert "script" not in page.tags
+    assert page.tags.count("script") == 1
     assert "<script>alert(1)</script>" in page.text
+    for path in (study.paths.root / "pages").rglob("*.html"):
+        assert "<script>" not in path.read_text()
 
 
 def test_before_aggregation_the_page_says_what_to_do(study: FakeStudy) -> None:
@@ -211,7 +187,9 @@ def test_aggregate_prints_table_2_and_writes_its_files(study: FakeStudy, capsys:
         for p in (study.paths.root / d).iterdir()
     }
     tables = {f"tables/{n}.{s}" for n in ("table2", "hyperparameters") for s in ("csv", "md", "tex", "txt", "json")}
-    assert files == tables | {"tables/runs.csv"} | {f"figures/figure4.{s}" for s in ("pdf", "svg", "png", "json", "csv")}
+    assert files == tables | {"tables/runs.csv"} | {
+        f"figures/figure4.{s}" for s in ("pdf", "svg", "png", "json", "csv")
+    }
 
 
 def test_aggregate_refuses_aloud_and_still_shows_the_rest(study: FakeStudy, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 # The results site.
 #
 # Inputs:  tables and figures, the resolved configuration, the source of the site
-# Outputs: results/<study>/index.html, a page to open from disk
+# Outputs: results/<study>/index.html, a page to open from disk, and pages/, one for each run
 
 
 rule site:
@@ -11,7 +11,8 @@ rule site:
         diagnostics=STUDY.for_paper(PAPER_PIECES),
         code=sources("site"),
     output:
-        report(
+        pages=directory(f"{ROOT}/{{view}}pages"),
+        index=report(
             f"{ROOT}/{{view}}index.html",
             caption="../report/site.rst",
             category="Page",

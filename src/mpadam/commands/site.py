@@ -1,11 +1,11 @@
-"""`mpadam site`: the page of a study."""
+"""`mpadam site`: the pages of a study."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-HELP = "make index.html of a study, to open from disk"
+HELP = "make index.html of a study and a page for each run, to open from disk"
 EXAMPLE = "mpadam site --config config.yaml --config studies/smoke.yaml --results results"
 
 
@@ -19,15 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from mpadam.analysis.collect import collect
-    from mpadam.atomic import write_text
-    from mpadam.site.page import render_page
+    from mpadam.site.write import write_site
     from mpadam.study.load import load_study
     from mpadam.study.paths import StudyPaths
 
     config = load_study(args.config)
     paths = StudyPaths(config.study, args.results, args.view)
-    page = paths.output / "index.html"
-    page.parent.mkdir(parents=True, exist_ok=True)
-    write_text(page, render_page(collect(config, paths)))
-    print(page)
+    print(write_site(collect(config, paths)))
     return 0

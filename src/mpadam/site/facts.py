@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mpadam.analysis.collect import Collected
+from mpadam.analysis.entries import is_level
 from mpadam.analysis.style import optimizer_styles, regime_styles
 from mpadam.study.config import StudyConfig
 
@@ -79,12 +80,15 @@ def _sizes(manifest: dict[str, Any]) -> list[Fact]:
 
 
 def _optimizers(collected: Collected) -> str:
-    entries = optimizer_styles(_used(collected, "optimizer"))
+    used = _used(collected, "optimizer")
+    levels = sum(map(is_level, used))
+    entries = optimizer_styles(entry for entry in used if not is_level(entry))
     names = {entry: str(collected.config.optimizer_name(entry)) for entry in entries}
-    return ", ".join(
+    named = ", ".join(
         f"{style.label} ({entry if names[entry] == entry else f'{entry}: {names[entry]}'})"
         for entry, style in entries.items()
     )
+    return f"{named}; and {levels} with one value changed, for the ablations" if levels else named
 
 
 def _tuning(config: StudyConfig) -> str:

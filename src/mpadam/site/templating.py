@@ -1,0 +1,16 @@
+"""The templates of the pages: index.html, run.html, and what stands in them (style.css, tables.js)."""
+
+from __future__ import annotations
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+
+def environment() -> Environment:
+    """Everything that comes from a file is escaped; a name that does not exist is an error."""
+    return Environment(
+        loader=PackageLoader("mpadam.site"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

@@ -1,0 +1,49 @@
+"""The site on disk: `index.html`, and below `pages/` a page a run and the style that they share.
+
+The list of runs is in `index.html` itself, so that it opens with a handful of requests (the figures), whatever the
+number of runs. The pages are made aside and put in place whole, so pages of runs that the study no longer asks for go.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from mpadam.analysis.collect import Collected
+from mpadam.atomic import write_text
+from mpadam.site.page import render_page
+from mpadam.site.rows import PAGES, RunRow, by_cell, run_rows
+from mpadam.site.run_page import render_run
+from mpadam.site.templating import environment
+
+
+def write_site(collected: Collected) -> Path:
+    """Write all of it; returns `index.html`."""
+    output = collected.paths.output
+    output.mkdir(parents=True, exist_ok=True)
+    rows = run_rows(collected)
+    aside = output / f".{PAGES}.{os.getpid()}.tmp"
+    try:
+        _write_pages(collected, rows, aside)
+        shutil.rmtree(output / PAGES, ignore_errors=True)
+        (aside / PAGES).rename(output / PAGES)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    index = output / "index.html"
+    write_text(index, render_page(collected, rows))
+    return index
+
+
+def _write_pages(collected: Collected, rows: list[RunRow], folder: Path) -> None:
+    """The pages as they will lie in the output folder, written to another."""
+    templates = environment()
+    template = templates.get_template("run.html")
+    for cell in by_cell(rows).values():
+        for row in cell:
+            path = folder / row.page
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(render_run(template, collected, row, cell), encoding="utf-8")
+    style = folder / PAGES / "style.css"
+    style.parent.mkdir(parents=True, exist_ok=True)
+    style.write_text(templates.get_template("style.css").render(), encoding="utf-8")
