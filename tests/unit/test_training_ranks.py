@@ -18,6 +18,7 @@ from mpadam.training import loop
 from mpadam.training.evaluation import evaluate
 from mpadam.training.folder import RefusedError
 from mpadam.training.gradients import sum_over_ranks_
+from mpadam.training.metrics import MetricsFile
 from mpadam.training.ranks import ALONE, Ranks
 from mpadam.training.session import open_validation, replicated
 
@@ -251,6 +252,26 @@ def test_o10_divergence_on_one_rank_ends_all_of_them_at_that_step(tmp_path, data
     assert summary["diverged"]["step"] == 4
     assert summary["diverged"]["reason"] == "gradient norm nan"
     assert [line["step"] for line in metrics_of(folder)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("where", ["save", "append"])
+def test_t4_a_full_disk_ends_all_ranks_alike_and_nothing_hangs(tmp_path, data, where):
+    folder = make_run(tmp_path / "run", data, checkpoint_every=3)
+
+    def work(ranks):
+        def full(*_):
+            raise OSError(28, "No space left on device")
+
+        owner = torch if where == "save" else MetricsFile
+        with pytest.MonkeyPatch.context() as patch:
+            if ranks.leads:
+                patch.setattr(owner, where, full)
+            with pytest.raises(OSError, match="No space left") as caught:
+                train_on(ranks, folder)
+        return caught.value.errno, train_on(ranks, folder)
+
+    assert run_ranks(2, work) == [(28, 0)] * 2
+    assert [line["step"] for line in metrics_of(folder)] == list(range(1, 11))
 
 
 def test_replicas_that_drifted_are_not_saved(tmp_path, data):

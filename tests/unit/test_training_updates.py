@@ -8,7 +8,7 @@ from torch import nn
 from training_runs import LENGTH, StopAfter, make_data, make_run, metrics_of, summary_of, train, weights_of
 
 from mpadam.optim.schedules import factor
-from mpadam.study.spec import read_run_file
+from mpadam.study.spec import BranchSchedule, read_run_file
 from mpadam.training import loop
 from mpadam.training.folder import RunFolder
 from mpadam.training.gradients import accumulate_in_float32, clip_, global_norm
@@ -97,6 +97,58 @@ def test_t2_a_budget_of_ten_updates_is_ten_updates(tmp_path, data):
         }
         assert other["loss"] == pytest.approx(one["loss"], rel=1e-2)
     assert summary_of(whole)["steps"] == 10
+
+
+def test_each_branch_has_its_own_steps_warm_up_shape_and_minimum(tmp_path, data):
+    additive = BranchSchedule(kind="linear", total_steps=8, warmup_steps=4, min_ratio=0.5, alpha=3.0)
+    multiplicative = BranchSchedule(kind="cosine", total_steps=5, warmup_steps=1, min_ratio=0.2, alpha=3.0)
+    folder = make_run(
+        tmp_path / "run", data, sequences="truncate_pad", steps=10, schedule=additive, schedule_mult=multiplicative
+    )
+    assert train(folder) == 0
+    cosine = [0.2 + 0.8 * (1 + math.cos(math.pi * p / 4)) / 2 for p in range(1, 5)]
+    expected = {
+        "lr": [0.25, 0.5, 0.75, 1.0, 0.875, 0.75, 0.625, 0.5, 0.5, 0.5],
+        "lr_mult": [1.0, *cosine, *[0.2] * 5],
+    }
+    for key, peak in (("lr", 3e-3), ("lr_mult", 1e-2)):
+        assert [line[key] for line in metrics_of(folder)] == pytest.approx([peak * f for f in expected[key]])
+
+
+def test_tied_rates_keep_their_ratio(tmp_path, data):
+    """The reference's tie_e_to_m: `schedule_mult: null` in the configuration gives both branches one schedule."""
+    schedule = BranchSchedule(kind="linear", total_steps=6, warmup_steps=2, min_ratio=0.1, alpha=3.0)
+    folder = make_run(
+        tmp_path / "run", data, sequences="truncate_pad", steps=6, schedule=schedule, schedule_mult=schedule
+    )
+    assert train(folder) == 0
+    ratios = [line["lr_mult"] / line["lr"] for line in metrics_of(folder)]
+    assert ratios == pytest.approx([1e-2 / 3e-3] * 6)
+    assert len({line["lr"] for line in metrics_of(folder)}) > 3
+
+
+@pytest.mark.parametrize(
+    ("log_every", "evaluate_every", "checkpoint_every"), [(1, None, 3), (4, 3, 4), (7, 5, 100), (100, 1, 1)]
+)
+def test_logging_validation_and_saving_happen_when_they_should(
+    tmp_path, data, log_every, evaluate_every, checkpoint_every
+):
+    intervals = {"log_every": log_every, "evaluate_every": evaluate_every, "checkpoint_every": checkpoint_every}
+    folder = make_run(tmp_path / "run", data, sequences="truncate_pad", steps=10, **intervals)
+    saved, good = [], loop.save
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            loop, "save", lambda session, records: (saved.append(session.progress.step), good(session, records))
+        )
+        assert train(folder) == 0
+
+    def every(interval, *also):
+        return sorted({*range(interval, 11, interval), *also})
+
+    assert [line["step"] for line in metrics_of(folder)] == every(log_every, 1, 10)
+    validated = [entry["step"] for entry in summary_of(folder)["validation"]]
+    assert validated == ([10] if evaluate_every is None else every(evaluate_every, 10))
+    assert saved == [step for step in every(checkpoint_every) if step < 10]
 
 
 def test_clipping_scales_to_the_limit_and_leaves_smaller_gradients_alone():

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -110,7 +111,8 @@ def _steps(session: Session, stop: Stopper, records: Records) -> Ended:
         meter.stop(gradients.target_tokens, gradients.positions)
         last = step == spec.steps
         if is_logged(spec, step):
-            records.step(_record(session, gradients, rates, meter.tokens_per_s()))
+            record = _record(session, gradients, rates, meter.tokens_per_s())
+            ranks.together(partial(records.step, record))
         if is_validated(spec, step) and (fault := validate(session, records)):
             return Ended("diverged", step, fault, updates=step)
         meter.count()
@@ -236,7 +238,7 @@ def validate(session: Session, records: Records) -> str | None:
         "tokens": result.tokens,
     }
     session.progress.validation.append(entry)
-    records.validation(entry)
+    ranks.together(lambda: records.validation(entry))
     return None
 
 

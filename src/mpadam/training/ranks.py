@@ -158,10 +158,8 @@ def joined() -> Iterator[Ranks]:
     if gpus:
         torch.cuda.set_device(local)
     dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo")
-    try:
-        yield Ranks(dist.get_rank(), size, dist.group.WORLD)
-    finally:
-        dist.destroy_process_group()
+    yield Ranks(dist.get_rank(), size, dist.group.WORLD)
+    dist.destroy_process_group()  # not after an error of this rank alone: the others may be waiting in a collective
 
 
 def _sendable(error: Exception) -> Exception:
