@@ -10,16 +10,22 @@ What a page asks for, says on its console and fails at is kept in `page.requests
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+_START = """import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.dup2(int(sys.argv[2]), 4)
+os.execv(sys.argv[3], sys.argv[3:])"""
 _FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-extensions", "--disable-sync"),
@@ -32,16 +38,18 @@ class Browser:
 
     def __init__(self) -> None:
         self._profile = tempfile.TemporaryDirectory(prefix="mpadam-chromium-", ignore_cleanup_errors=True)
-        to_read, to_write = os.pipe()
-        from_read, from_write = os.pipe()
+        (to_read, to_write), (from_read, from_write) = os.pipe(), os.pipe()
+        # Chromium reads messages from descriptor 3 and writes to 4; both ends are kept out of their way first.
+        high = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (to_read, from_write)]
         command = [str(CHROMIUM), *_FLAGS, f"--user-data-dir={self._profile.name}", "about:blank"]
-        # Chromium reads messages from descriptor 3 and writes to 4.
-        shell = ["sh", "-c", f'exec "$@" 3<&{to_read} 4>&{from_write}', "sh", *command]
         self._process = subprocess.Popen(
-            shell, pass_fds=(to_read, from_write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [sys.executable, "-c", _START, *map(str, high), *command],
+            pass_fds=high,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
-        os.close(to_read)
-        os.close(from_write)
+        for end in (to_read, from_write, *high):
+            os.close(end)
         self._out, self._in = os.fdopen(to_write, "wb", 0), os.fdopen(from_read, "rb")
         self._number = 0
         self.events: list[dict[str, Any]] = []

@@ -6,7 +6,6 @@ number of runs. The pages are made aside and put in place whole, so pages of run
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -23,7 +22,8 @@ def write_site(collected: Collected) -> Path:
     output = collected.paths.output
     output.mkdir(parents=True, exist_ok=True)
     rows = run_rows(collected)
-    aside = output / f".{PAGES}.{os.getpid()}.tmp"
+    aside = output / f".{PAGES}.tmp"
+    shutil.rmtree(aside, ignore_errors=True)  # of a call that was killed
     try:
         _write_pages(collected, rows, aside)
         shutil.rmtree(output / PAGES, ignore_errors=True)
