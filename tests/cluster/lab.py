@@ -10,16 +10,15 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tests.workflow.toy import OVERLAY, ROOT, SNAKEMAKE, make_toy
 
-#: One training of a toy study, without tuning.
-SINGLE = OVERLAY.replace("seeds: [0, 1]", "seeds: [0]").replace(
-    "optimizers: [adamw, m-plus-adam]}", "optimizers: [adamw]}"
-)
 #: The limit Snakemake itself is held to: SIGINT makes it cancel its jobs, and SIGKILL follows if it does not end.
 WRAPPED = ("timeout", "-s", "INT", "-k", "200")
 #: Looks at its jobs often, two at a time.
@@ -43,6 +42,22 @@ def jobs(*states: str) -> list[str]:
     """Numbers of the jobs in these states; in any that is queued or running if none is named."""
     wanted = ",".join(states or ("PENDING", "RUNNING", "COMPLETING", "REQUEUED"))
     return slurm("squeue", "--noheader", "--format=%i", f"--states={wanted}").split()
+
+
+def cancel_all() -> None:
+    """Cancel what is left in the queue, and wait until it is gone."""
+    subprocess.run(["scancel", *jobs()], check=False) if jobs() else None
+    wait_for(lambda: not jobs(), "an empty queue")
+
+
+def processes(folder: Path, word: str) -> list[int]:
+    """Processes with `word` in their command line that work in `folder`."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if word in " ".join(process.cmdline()) and process.cwd() == str(folder):
+                found.append(process.pid)
+    return found
 
 
 @dataclass(frozen=True)
@@ -96,6 +111,13 @@ class Lab:
         path = self.run_folder(optimizer, seed) / "metrics.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
         return json.loads(lines[-1])["step"] if lines else 0
+
+    def target(self) -> str:
+        """The run of the long study, as Snakemake calls it."""
+        return str(self.run_folder().relative_to(self.folder) / "summary.json")
+
+    def wait_for_step(self, step: int) -> None:
+        wait_for(lambda: self.trained_steps() >= step, f"step {step}:\n{self.output()}")
 
     def said(self, optimizer: str = "adamw", seed: int = 0) -> str:
         """train.log of a run, over all attempts."""

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from tests.workflow.toy import ROOT, SNAKEMAKE, make_toy
 
-#: sbatch numbers its jobs; squeue gives all of them a state of `states`, the next each time it is asked, then the last.
+#: sbatch numbers its jobs. squeue gives the k-th job the k-th list of `states` (the last list to all further jobs): the
+#: next state each time it is asked, then the last.
 STUB = """\
 #!{python}
 import json, pathlib, sys
@@ -33,8 +34,8 @@ if name == "sbatch":
     print(jobs[-1])
 if name == "squeue":
     asked = sum(call[0] == "squeue" for call in calls)
-    states = answer["states"]
-    for job in jobs:
+    for number, job in enumerate(jobs):
+        states = answer["states"][min(number, len(answer["states"]) - 1)]
         print(f"{{job}}|{{states[min(asked, len(states)) - 1]}}")
 if name == "scontrol":
     print("MinJobAge               = 300 sec")
@@ -49,8 +50,8 @@ class StubbedSlurm:
     project: Path
     stubs: Path
 
-    def answer(self, *states: str, failing: dict[str, str] | None = None) -> None:
-        """What squeue says from now on; failing: command -> what it ends with on standard error."""
+    def answer(self, *states: list[str], failing: dict[str, str] | None = None) -> None:
+        """States that squeue gives each job; failing: command -> what it ends with on standard error."""
         (self.stubs / "answers.json").write_text(json.dumps({"states": states, "failing": failing or {}}))
 
     def calls(self, command: str) -> list[list[str]]:
@@ -90,14 +91,14 @@ def make_stubbed(folder: Path) -> StubbedSlurm:
         (stubs / name).write_text(STUB.format(python=sys.executable, folder=str(stubs)))
         (stubs / name).chmod(0o755)
     stubbed = StubbedSlurm(project, stubs)
-    stubbed.answer("FAILED")
+    stubbed.answer(["FAILED"])
     return stubbed
 
 
-def prepare_run(project: Path, study: str, model: str, optimizer: str = "adamw") -> str:
+def prepare_run(project: Path, study: str, model: str, *, optimizer: str = "adamw", seed: int = 0) -> str:
     """Files that a run's training waits for, made by hand in their order; returns its summary's path."""
     root = Path("results") / study
-    run = root / f"runs/{model}/1x/bf16-bf16/{optimizer}/seed0"
+    run = root / f"runs/{model}/1x/bf16-bf16/{optimizer}/seed{seed}"
     tuned = "350m" if model == "1b" else model
     for path in (root / "data/manifest.json", root / f"tuning/{tuned}/bf16-bf16/{optimizer}/selected.yaml",
                  run / "run.yaml"):  # fmt: skip
