@@ -58,10 +58,8 @@ rule aggregate:
         f"{LOGS}/{{view}}aggregate.log",
     wildcard_constraints:
         view="()",  # the empty one
-    params:
-        view=STUDY.view_name,
     shell:
-        "mpadam aggregate --config {input.study:q} --view {params.view:q} > {log:q} 2>&1"
+        "mpadam aggregate --config {input.study:q} > {log:q} 2>&1"
 
 
 rule aggregate_paper:

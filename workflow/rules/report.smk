@@ -23,4 +23,4 @@ rule site:
     params:
         view=STUDY.view_name,
     shell:
-        "mpadam site --config {input.study:q} --view {params.view:q} > {log:q} 2>&1"
+        "mpadam site --config {input.study:q} --view={params.view:q} > {log:q} 2>&1"
