@@ -26,7 +26,7 @@ def text_of(value: object) -> str:
     if isinstance(value, int) and abs(value) >= 10_000:
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:.6g}".replace("e-0", "e-").replace("e+0", "e+")
+        return f"{value:.6g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
     return str(value)
 
 
