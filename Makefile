@@ -1,5 +1,6 @@
 # make reproduce   the whole workflow on this machine's CPU, from nothing to tables, figures and a page
 # make test        the test suite          make lint   formatters, linters, type checker
+# make image-cpu   an Apptainer image for CPUs                make image-h100   one for H100s (docs/cluster.md)
 # make env         only the environment    make clean  delete the environment and caches (results stay)
 # Every target does its own set-up and repeats nothing that is already done.
 SHELL := bash
@@ -12,7 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYTHONNOUSERSITE := 1
 
-.PHONY: env dev reproduce test lint format clean
+.PHONY: env dev reproduce test lint format clean image-cpu image-h100
 env: $(VENV)/.runtime
 dev: $(VENV)/.dev
 
@@ -46,6 +47,9 @@ format: dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/snakefmt Snakefile workflow
+
+image-cpu image-h100: image-%:
+	$(PYTHON) containers/build.py $*
 
 clean:
 	rm -rf $(VENV) .snakemake .pytest_cache .mypy_cache .ruff_cache .hypothesis build

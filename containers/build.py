@@ -64,10 +64,27 @@ def flags(args: argparse.Namespace, folders: list[Path]) -> list[str]:
     arguments = {"commit": commit(), "mounts": " ".join(f"{MOUNT}{folder}" for folder in folders)}
     if args.kind == "cpu":
         arguments["mirror"] = args.mirror or apt_mirror()
-    elif args.base:
-        arguments["base"] = args.base
+    else:
+        arguments["base"] = args.base or default_base()
+        arguments["base_digest"] = digest(arguments["base"])
     pairs = [part for key, value in arguments.items() for part in ("--build-arg", f"{key}={value}")]
     return pairs + [part for folder in folders for part in ("--bind", f"{folder}:{MOUNT}{folder}:ro")]
+
+
+def default_base() -> str:
+    """The base image that the definition file pins."""
+    lines = (ROOT / "containers" / "mpadam-h100.def").read_text(encoding="utf-8").splitlines()
+    return next(line.strip().removeprefix("base=") for line in lines if line.strip().startswith("base="))
+
+
+def digest(base: str) -> str:
+    """Digest of a base image: the one it is named by, or what skopeo says the tag means now."""
+    if "@" in base:
+        return base.partition("@")[2]
+    if shutil.which("skopeo") is None:
+        return "unknown"
+    query = ["skopeo", "inspect", "--format", "{{.Digest}}", f"docker://{base}"]
+    return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def commit() -> str:
