@@ -81,14 +81,9 @@ def test_t4_two_jobs_on_one_node_stopped_by_signals_and_resumed(tmp_path, data, 
     stopped(by_torchrun)
     step = stopped(by_processes)
 
-    once_more = ["--processes", "2", "--stop-after-minutes", "0", "--run-dir", str(by_processes)]
-    third = start([*PROCESSES, "train", *once_more])
-    said = third.communicate()[1]
-    assert third.returncode == 75, said
-    assert stopped(by_processes) == step + 1
-    assert f"resumed from step {step}" in said
-
     whole = make_run(tmp_path / "whole", data, **options)
+    assert run_ranks(2, lambda ranks: train_on(ranks, by_processes, stop=StopAfter(1))) == [75, 75]
+    assert stopped(by_processes) == step + 1
     run_ranks(2, lambda ranks: train_on(ranks, whole, stop=StopAfter(step + 1)))
     assert metrics_of(whole) == metrics_of(by_processes)
     both = min(len(metrics_of(by_torchrun)), step + 1)
