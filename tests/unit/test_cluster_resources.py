@@ -132,3 +132,4 @@ def test_folders_that_cannot_be_bound_are_refused(tmp_path: Path, folder: str, m
 def test_binds_of_the_user_stay() -> None:
     assert bind_variable(["/a b"], "/scratch:/s") == "/scratch:/s,/a b"
     assert bind_variable(["/a"]) == "/a"
+    assert bind_variable(["/a"], bind_variable(["/a"], "/scratch:/s")) == "/scratch:/s,/a"

@@ -78,5 +78,5 @@ def _outermost(folders: Iterable[Path]) -> list[Path]:
 
 
 def bind_variable(paths: Iterable[str], before: str = "") -> str:
-    """APPTAINER_BIND with these folders added to what it held."""
-    return ",".join([*filter(None, before.split(",")), *paths])
+    """APPTAINER_BIND with these folders added to what it held; a job inherits it, and adds them again."""
+    return ",".join(dict.fromkeys([*filter(None, before.split(",")), *paths]))
