@@ -147,6 +147,48 @@ def test_jobs_a_shard_give_what_one_job_gives(tmp_path: Path) -> None:
     assert files_below(out) == files_below(data.folder)
 
 
+def test_several_workers_give_the_same_bytes(tmp_path: Path) -> None:
+    data = prepared(tmp_path)
+    request = json.dumps({"data": c4_config(tmp_path / "text").model_dump(), "tokenizer": bpe().model_dump()})
+    command = [sys.executable, "-m", "mpadam", "data", "--request", request, "--workers", "3", "--out"]
+    subprocess.run([*command, str(tmp_path / "workers")], check=True, capture_output=True)
+    assert files_below(tmp_path / "workers") == files_below(data.folder)
+
+
+def test_a_shard_that_is_there_is_not_made_again(tmp_path: Path) -> None:
+    """Snakemake may ask for it again, after a move of the text or a lost record; token files and text are checked."""
+    config, out = staged(tmp_path)
+    lines: list[str] = []
+    tokenize_one(config, SHARDS[2], out, log=lines.append)
+    assert lines == [f"{SHARDS[2]}: already tokenized"]
+    moved = (tmp_path / "text").rename(tmp_path / "moved")
+    assert tokenize_one(c4_config(moved), SHARDS[2], out, log=lines.append)
+    assert len(lines) == 2
+
+
+@pytest.mark.parametrize("change", ["text of the same size", "a token", "another tokenizer", "another version"])
+def test_a_shard_that_is_not_what_is_wanted_is_made_again(change: str, tmp_path: Path) -> None:
+    config, out = staged(tmp_path)
+    before = files_below(out / "tokens" / SHARDS[2])
+    path = tmp_path / "text" / "en" / "c4-train.00000-of-01024.json.gz"
+    tokens = out / "tokens" / SHARDS[2] / "tokens.bin"
+    if change == "text of the same size":
+        content = bytearray(path.read_bytes())
+        content[4] ^= 1  # the date in the gzip header: another file, though with the same documents
+        path.write_bytes(content)
+    elif change == "a token":
+        tokens.write_bytes(bytes(2) + tokens.read_bytes()[2:])
+    elif change == "another tokenizer":
+        make_tokenizer(config, bpe(310), out / "tokenizer")
+    else:
+        manifest = out / "tokens" / SHARDS[2] / "shard.json"
+        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 0}))
+    lines: list[str] = []
+    tokenize_one(config, SHARDS[2], out, log=lines.append)
+    assert "MB/s" in lines[0]
+    assert (files_below(out / "tokens" / SHARDS[2]) == before) == (change in ("a token", "another version"))
+
+
 def staged(folder: Path) -> tuple[DataConfig, Path]:
     """All stages but the last, in `folder`/data."""
     config, out = c4_config(write_c4(folder / "text")), folder / "data"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -292,3 +295,38 @@ def test_too_little_text(tmp_path: Path) -> None:
 def test_sequences_longer_than_the_text(data: TokenData) -> None:
     with pytest.raises(ValueError, match=r"data\.sequence_length 1000000: .* does not fill one sequence"):
         TrainBatches(data, sequences="pack", sequence_length=1_000_000, global_batch_size=1, seed=0)
+
+
+FEW_FILES = """
+import resource, sys
+from pathlib import Path
+from mpadam.data import loader
+from mpadam.data import TokenData, TrainBatches
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (60, int(sys.argv[2])))
+loader.OTHER_FILES = 50
+data = TokenData.open(Path(sys.argv[1]))
+batches = TrainBatches(data, sequences="truncate_pad", sequence_length=8, global_batch_size=500, seed=0)
+print(sum(batches.batch(step).target_tokens for step in range(10)))
+"""
+
+
+def many_shards(data: TokenData, folder: Path) -> Path:
+    """Data whose manifest names a training shard a hundred times."""
+    shard = data.manifest["shards"][0]
+    folder.mkdir()
+    (folder / "tokens").symlink_to(data.folder / "tokens")
+    (folder / "manifest.json").write_text(json.dumps({**data.manifest, "shards": [shard] * 100}))
+    return folder
+
+
+@pytest.mark.parametrize("hard", [250, 249])
+def test_many_shards_are_open_at_once(hard: int, data: TokenData, tmp_path: Path) -> None:
+    """Each memory map keeps a file open, and C4 has more of them than a process may open by default."""
+    command = [sys.executable, "-c", FEW_FILES, str(many_shards(data, tmp_path / "many")), str(hard)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if hard == 250:
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout) > 500 * 10
+    else:
+        assert "ValueError: the data need 250 open files, but this system allows 249" in done.stderr

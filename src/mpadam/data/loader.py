@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import resource
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from mpadam.data.tokens import FORMAT
 
 Int64 = npt.NDArray[np.int64]
 Half = Literal["selection", "report"]
+OTHER_FILES = 256  # that a process may have open beside its memory maps, each of which keeps one open
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,7 @@ class TokenData:
         for shard in manifest["shards"]:
             for name, expected in shard["files"].items():
                 _check(folder / "tokens" / shard["name"] / name, expected, verify)
+        _allow_files(2 * len(manifest["shards"]) + OTHER_FILES)
         return TokenData(folder, manifest)
 
     @cached_property
@@ -234,6 +237,16 @@ class ValidationSet:
         """How often each token number is a target."""
         targets = np.concatenate([sequence[1:] for sequence in self._sequences])
         return np.bincount(targets, minlength=vocab_size)
+
+
+def _allow_files(count: int) -> None:
+    """Let this process have so many files open; many systems start with 1,024, C4 has 1,032 shards of two files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= count:
+        return
+    if hard != resource.RLIM_INFINITY and hard < count:
+        raise ValueError(f"the data need {count} open files, but this system allows {hard}; raise  ulimit -Hn  to that")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
 
 def _check(path: Path, expected: dict[str, Any], verify: bool) -> None:
