@@ -75,7 +75,7 @@ def _numbers(path: Path, columns: list[str]) -> Iterator[str]:
 
 def _picture(path: Path) -> Iterator[str]:
     """A picture that is missing, or of one colour."""
-    if not path.exists() or np.ptp(image.imread(path)[..., :3]) == 0:
+    if not path.exists() or not np.ptp(image.imread(path)[..., :3], axis=(0, 1)).any():
         yield f"{path.name}: nothing drawn"
 
 

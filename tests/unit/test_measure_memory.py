@@ -1,0 +1,74 @@
+"""The memory table against bytes counted by hand from the paper's shapes."""
+
+from __future__ import annotations
+
+import csv
+import io
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from mpadam.analysis.render import to_csv
+from mpadam.measure.memory import Footprint, footprints
+from mpadam.measure.options import Memory
+from mpadam.measure.produce import produce
+from mpadam.measure.tables import memory_table
+from mpadam.model.sizes import PAPER_SIZES
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Footprint]:
+    return list(footprints(Memory(sizes=("60m",))))
+
+
+def states_above(found: list[Footprint], size: str, optimizer: str, scope: str = "projections") -> float:
+    [one] = [f for f in found if (f.size, f.optimizer, f.scope, f.masters) == (size, optimizer, scope, "bf16")]
+    return one.bytes.states - 4.0
+
+
+def test_adamw_keeps_two_bf16_states_and_m_plus_adam_three(found: list[Footprint]) -> None:
+    for size in ("60m",):
+        assert states_above(found, size, "adamw") == pytest.approx(0)
+        assert states_above(found, size, "m-plus-adam") == pytest.approx(2)
+        assert states_above(found, size, "adamw-kahan") == pytest.approx(2)
+
+
+def test_apollo_e_takes_what_the_shapes_say(found: list[Footprint]) -> None:
+    """Rank 4 on the smaller side of each projection, everything else whole; a stored seed or two hardly counts."""
+    for size in ("60m",):
+        s = PAPER_SIZES[size]
+        h, f = s.hidden_size, s.intermediate_size
+        matrices = [(h, h)] * 4 + [(h, f)] * 3
+        compressed = s.layers * sum(4 * max(shape) for shape in matrices)
+        whole = s.parameters() - s.layers * sum(a * b for a, b in matrices)
+        expected = 2 * (compressed + whole) / s.parameters()
+        assert states_above(found, size, "m-plus-adam-apollo-e") == pytest.approx(expected, rel=1e-3)
+        vocabulary = 2 * 4 * 32000
+        norms = s.parameters() - s.layers * sum(a * b for a, b in matrices) - 2 * 32000 * h
+        everything = 2 * (compressed + vocabulary + norms) / s.parameters()
+        assert states_above(found, size, "m-plus-adam-apollo-e", "all_2d") == pytest.approx(everything, rel=2e-3)
+
+
+def test_the_reference_has_fp32_masters_and_states(found: list[Footprint]) -> None:
+    [one] = [f for f in found if f.size == "60m" and f.masters == "fp32"]
+    assert (one.bytes.weight, one.bytes.compute_copy, one.bytes.gradient, one.bytes.states) == (4.0, 2.0, 2.0, 8.0)
+
+
+def test_the_table_has_a_row_a_size_and_optimizer(found: list[Footprint]) -> None:
+    table = memory_table(found)
+    rows = {(r[0].text, r[1].text): dict(zip(table.header, (e.text for e in r), strict=True)) for r in table.rows}
+    labels = {f.label for f in found}
+    assert set(rows) == set(product(("60m",), labels))
+    assert rows["60m", "M+Adam"]["states above AdamW"] == "+2.000"
+    assert rows["60m", "M+Adam"]["total, GB"] == f"{10 * 58_073_600 / 1e9:.2f}"
+    tidy = list(csv.DictReader(io.StringIO(to_csv(table))))
+    assert {row["apollo_scope"] for row in tidy} == {"projections", "all_2d"}
+    assert all(float(row["total_bytes"]) > 0 for row in tidy)
+
+
+def test_files(tmp_path: Path) -> None:
+    produce("memory", Memory(sizes=("60m",)), tmp_path)
+    assert {p.name for p in (tmp_path / "tables").iterdir()} == {
+        f"memory.{s}" for s in ("csv", "md", "tex", "txt", "json")
+    }
