@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Sequence
 from types import FrameType
 
+from mpadam.training.ranks import TORCHRUN
 from mpadam.training.stopping import EXIT_STOPPED, SIGNALS
 
 SECONDS_TO_SAVE = 600  # a scheduler kills earlier if it wants to
@@ -28,7 +29,7 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
     After a signal it is 75: whatever the processes came to, the same command goes on from the last checkpoint.
     Raises ValueError if this process is itself one of several that torchrun has started.
     """
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+    if TORCHRUN in os.environ:
         raise ValueError("--processes within torchrun: leave it out, torchrun has started the processes already")
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

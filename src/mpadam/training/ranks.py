@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
+TORCHRUN = "TORCHELASTIC_RUN_ID"  # the variable by which its processes know that it has started them
 T = TypeVar("T")
 
 
@@ -145,7 +146,7 @@ def joined() -> Iterator[Ranks]:
     Collectives run over NCCL on GPUs and over gloo on the CPU. On a GPU machine each rank takes its own device.
     Raises ValueError if there are more processes than GPUs.
     """
-    size = int(os.environ.get("WORLD_SIZE", "1"))
+    size = int(os.environ["WORLD_SIZE"]) if TORCHRUN in os.environ else 1  # other launchers set WORLD_SIZE too
     if size == 1:
         yield ALONE
         return
