@@ -107,6 +107,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def _answer(self) -> None:
+        if self.where == "hub" and not _RESOLVE.fullmatch(self.path):
+            return self.send(404, {})  # whatever else the client would like to know
         headers = {key.lower(): value for key, value in self.headers.items()}
         self.hub.asked.append(Asked(self.where, self.command, self.path, headers))
         if self.where == "network":
@@ -115,11 +117,13 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.hub.faults_of_hub:
             self.hub.faults_of_hub.pop(0)(self, b"")
         else:
-            self._resolve()
+            self.resolve()
+        return None
 
-    def _resolve(self) -> None:
+    def resolve(self) -> None:
+        """What the hub says of a file."""
         match = _RESOLVE.fullmatch(self.path)
-        assert match, self.path
+        assert match
         key = (bool(match[1]), match[2], match[4])
         if match[3] != self.hub.commit:
             return self.send(404, {"X-Error-Code": "RevisionNotFound"})

@@ -283,21 +283,21 @@ def test_a_partial_file_of_another_version_is_not_continued(hub: HubServer, fetc
 
 def test_d2_two_processes_fetch_a_file_once(hub: HubServer, fetching: Fetching) -> None:
     """D2: one downloader. The first answer is held back until the other has asked what the file is, too."""
-    asked_twice = threading.Event()
+    locked, asked_twice = threading.Event(), threading.Event()
 
     def held(handler: Any, content: bytes) -> None:
+        locked.set()
         assert asked_twice.wait(30)
         fault.whole(handler, content)
 
     def second(handler: Any, content: bytes) -> None:
-        handler._resolve()
+        handler.resolve()
         asked_twice.set()
 
     hub.faults.append(held)
     first = threading.Thread(target=fetching)
     first.start()
-    while not hub.gets():  # the first has the lock, and waits for bytes
-        pass
+    assert locked.wait(30)  # the first has the lock, and waits for bytes
     hub.faults_of_hub.append(second)
     other = Fetching(fetching.target.parents[1])
     other()
