@@ -76,6 +76,8 @@ MAPPED = (
     Flag("eval_every", "int", "evaluation.every", "steps"),
     Flag("num_eval_tokens", "int", "data.validation_tokens", "of the fixed set; a run is judged on half", 10_000_000),
     Flag("save_every", "int", "training.checkpoint_every", "steps"),
+    Flag("plot_every", "int", "training.plot_every", "steps between pictures of the loss"),
+    Flag("check_nonfinite_every", "int", "training.check_nonfinite_every", "steps"),
     Flag("seed", "int", "seeds", "of initialisation, data order and rounding", 0),
     Flag("name", "text", "study", "in lower case, with hyphens"),
     Flag("run_name", "text", "study", "in lower case, with hyphens"),
@@ -99,8 +101,6 @@ UNMAPPED = (
     Flag("workers", "int", "", "tokens are read from memory maps: there are no loader processes"),
     Flag("use_flash_attention", "switch", "", "attention: sdpa runs torch's FlashAttention kernel where there is one"),
     Flag("use_liger_kernel", "switch", "", "speed alone; head and loss are computed together here anyway"),
-    Flag("check_nonfinite_every", "int", "", "every step is checked, and a run ends there"),
-    Flag("plot_every", "int", "", "loss.svg is drawn at the end"),
     Flag("wandb_tag", "text", "", "labels of the run say as much: model, budget, regime, optimizer, seed"),
     Flag("wandb_name", "text", "", "a run's id follows from its labels"),
 )

@@ -176,9 +176,14 @@ def _training(given: Mapping[str, Value]) -> dict[str, Any]:
         "state_dtype": _STATE_DTYPES[state],
         "device": "cuda",
     }
-    return training | ({"checkpoint_every": given["save_every"]} if "save_every" in given else {})
+    return training | {key: given[flag] for flag, key in _INTERVALS.items() if flag in given}
 
 
+_INTERVALS = {
+    "save_every": "checkpoint_every",
+    "plot_every": "plot_every",
+    "check_nonfinite_every": "check_nonfinite_every",
+}
 _STATE_DTYPES = {"bfloat16": "bf16", "float32": "fp32"}
 
 
