@@ -16,6 +16,7 @@ from mpadam.analysis.collect import collect
 from mpadam.cli import main
 from mpadam.site.page import render_page
 from mpadam.site.rows import run_rows
+from mpadam.site.write import write_site
 
 RUN = {"model": "tiny", "budget": 1, "regime": "bf16-bf16", "optimizer": "adamw", "seed": 1}
 
@@ -42,6 +43,17 @@ def test_every_link_is_relative_and_leads_somewhere(study: FakeStudy) -> None:
     pages = pages_from(study.paths.root / "index.html")
     assert len(pages) == 1 + 16
     check_links(pages)
+
+
+def test_a_table_and_a_figure_of_one_name_have_places_of_their_own(study: FakeStudy) -> None:
+    build(study)
+    root = study.paths.root
+    for suffix in ("json", "svg"):
+        shutil.copy(root / f"figures/figure4.{suffix}", root / f"figures/table2.{suffix}")
+    write_site(collect(study.config, study.paths))
+    pages = pages_from(root / "index.html")
+    check_links(pages)
+    assert {"table2", "table2-figure"} < set(pages[(root / "index.html").resolve()].ids)
 
 
 def test_the_page_is_static_but_for_its_own_script(study: FakeStudy) -> None:

@@ -13,7 +13,10 @@ from typing import Any
 from urllib.parse import quote
 
 #: shown first, in this order; the rest follows by name
-FIRST = ("table2", "figure4", "hyperparameters")
+FIRST = (
+    *("table2", "figure4", "figure4-all", "write-backs", "figure6", "ablations", "hyperparameters"),
+    *("table1", "table1-write-backs", "figure1", "figure2", "figure3", "figure5", "matrix-fitting"),
+)
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,12 @@ class Download:
 class Piece:
     """A table (`content` has header and rows) or a figure (`content` has its alternative text).
 
+    anchor: its place on the page; a figure beside a table of the same name has another.
     image: link to the picture of a figure, None for a table.
     """
 
     name: str
+    anchor: str
     title: str
     caption: str
     content: dict[str, Any]
@@ -50,12 +55,18 @@ def _piece(path: Path, root: Path) -> Piece:
     files = {suffix: path.with_suffix(f".{suffix}") for suffix in formats}
     return Piece(
         name=path.stem,
+        anchor=f"{path.stem}-figure" if _has_twin(path, root) else path.stem,
         title=content["title"],
         caption=content["caption"],
         content=content,
         image=link(files["svg"], root) if "svg" in files else None,
         downloads=tuple(Download(suffix.upper(), link(f, root)) for suffix, f in files.items() if f.exists()),
     )
+
+
+def _has_twin(path: Path, root: Path) -> bool:
+    """Whether it is a figure, and a table has its name."""
+    return path.parent.name == "figures" and (root / "tables" / path.name).exists()
 
 
 def link(path: Path, root: Path) -> str:
