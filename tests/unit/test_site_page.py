@@ -70,7 +70,7 @@ def test_the_page_is_static_but_for_its_own_script(study: FakeStudy) -> None:
 
 
 def test_pages_of_runs_are_static(study: FakeStudy) -> None:
-    build_all(study)
+    build(study)
     style = (study.paths.root / "pages/style.css").read_text()
     assert "&" not in style  # escaped
     for path, page in pages_from(study.paths.root / "index.html").items():
@@ -177,9 +177,9 @@ def test_a_size_that_needs_the_vocabulary_is_open_until_the_data_is_there(tmp_pa
 
 
 def test_the_same_study_gives_the_same_page(study: FakeStudy) -> None:
-    build_all(study)
+    build(study)
     first = (study.paths.root / "index.html").read_bytes()
-    build_all(study)
+    build(study)
     assert (study.paths.root / "index.html").read_bytes() == first
 
 
