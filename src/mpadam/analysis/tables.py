@@ -284,7 +284,11 @@ def _tuning_notes(collected: Collected) -> tuple[str, ...]:
     transfer = collected.config.tuning.transfer
     for axis, takers in (("model", transfer.models), ("regime", transfer.regimes), ("optimizer", transfer.optimizers)):
         used = set(collected.runs[axis])
-        told += [
-            f"{name} takes the values that were chosen for {source}." for name, source in takers.items() if name in used
-        ]
+        shown = {name: source for name, source in takers.items() if name in used and not name.startswith(f"{source}@")}
+        for source in dict.fromkeys(shown.values()):
+            names = [name for name in shown if shown[name] == source]
+            verb = "takes" if len(names) == 1 else "take"
+            told.append(f"{', '.join(names)} {verb} the values that were chosen for {source}.")
+    if any("@" in name for name in set(collected.runs["optimizer"]) & set(transfer.optimizers)):
+        told.append("Levels of ablations take the values of what they change; the table of ablations lists them.")
     return tuple(told)
