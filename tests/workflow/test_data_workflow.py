@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -118,17 +119,27 @@ def test_d1_afterwards_no_process_opens_a_connection(hub_toy: tuple[Toy, HubServ
         assert done.returncode == 0, done.stdout + done.stderr
         assert "rule tokenize:" in done.stdout + done.stderr
         assert json.loads((toy.folder / RUN / "summary.json").read_text())["status"] == "completed"
+        env = {**os.environ, "PYTHONPATH": str(toy.folder / "src")}
+        again = [sys.executable, "-m", "mpadam", "evaluate", "--run-dir", str(toy.folder / RUN)]
+        subprocess.run(again, env=env, check=True, capture_output=True)
         assert not refused.exists(), refused.read_text()
         calling = "import socket; socket.create_connection(('127.0.0.1', 1))"
-        env = {**os.environ, "PYTHONPATH": str(toy.folder / "src")}
         assert subprocess.run([sys.executable, "-c", calling], env=env, capture_output=True, check=False).returncode
     assert "socket.getaddrinfo" in refused.read_text()  # so the block does block
+    shutil.rmtree(toy.folder / "downloads/c4/en")  # the receipts are enough from now on
+    assert toy.planned(f"{RUN}/summary.json") == {}
 
 
 def test_a_raised_number_of_shards_fetches_and_tokenizes_only_the_new_ones(hub_toy: tuple[Toy, HubServer]) -> None:
     toy, _ = hub_toy
     planned = toy.planned("results/toy/data/manifest.json", "--config", "data={train_shards: 3}")
     assert planned == {"data": 1, "download_shard": 1, "tokenize": 1}
+
+
+def test_a_folder_can_have_a_job_a_shard_too(tmp_path: Path) -> None:
+    toy = make_toy(tmp_path / "toy")
+    toy.edit("toy.yaml", "data: {source", "data: {shard_jobs: true, source")
+    assert toy.planned("results/toy/data/manifest.json") == {"data": 1, "tokenize": 3, "tokenizer": 1}
 
 
 def test_a_budget_beyond_c4_is_refused_before_anything_is_fetched(tmp_path: Path) -> None:
@@ -145,7 +156,12 @@ def test_a_replaced_tokenizer_folder_repeats_the_data(tmp_path: Path) -> None:
     """Its content counts, not its place or dates."""
     toy = make_toy(tmp_path / "toy")
     text = (toy.folder / "toy.yaml").read_text()
-    overlay = re.sub(r"^tokenizer: .*$", "tokenizer: {source: folder, path: words}", text, flags=re.MULTILINE)
+    overlay = re.sub(
+        r"^tokenizer: .*$",
+        "tokenizer: {source: folder, path: words, repo: null, revision: null}",
+        text,
+        flags=re.MULTILINE,
+    )
     (toy.folder / "toy.yaml").write_text(overlay)
     folder = toy.folder / "words"
     folder.mkdir()
