@@ -58,8 +58,11 @@ class Fp8Blocks:
 
     def __post_init__(self) -> None:
         get_grid(self.fmt, ("e4m3", "e5m2"))
-        if min(self.block) < 1:
-            raise ValueError(f"block_size={self.block_size}, block_shape={self.block_shape}: give positive sizes")
+        if not _is_size(self.block_size):
+            raise ValueError(f"block_size={self.block_size!r}: give a whole number from 1, such as 256")
+        shape = self.block_shape
+        if shape is not None and not (isinstance(shape, tuple) and len(shape) == 2 and all(map(_is_size, shape))):
+            raise ValueError(f"block_shape={shape!r}: give (rows, columns), whole numbers from 1, such as (256, 256)")
 
     @property
     def block(self) -> tuple[int, int]:
@@ -130,6 +133,10 @@ class Fp8Blocks:
         if self.power_of_two_scale:
             return (scale.view(torch.int32) >> 23).to(torch.uint8)
         return scale.to(torch.float16)
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _float16_scales(amax: Tensor, limit: float) -> tuple[Tensor, Tensor]:

@@ -11,8 +11,8 @@ of a row of odd length has a zero in its high half. `scales`, uint8, the bytes o
 
 Tensor scale. `amax` is NVIDIA's: amax / 2688 (= 6 * 448). It ties all weights together: raising the largest by 1%
 raises every other by about 1%. `pow2_sticky` is the smallest power of two with amax <= 2688 * s, kept from `previous`
-until it overflows or amax < 2688 * s / 4; changing a weight then moves none outside its block, and a decoded value is
-exact in bf16.
+until it overflows or amax < 2688 * s / 4; changing a weight then moves none outside its block, unless the
+tensor scale itself has to change, and a decoded value is exact in bf16.
 
 Block scale. block amax / 6 in units of the tensor scale, at least 2**-6 (the smallest normal e4m3: coarser scales
 would not be stable, and a zero scale would trap a block at zero). Rounded to nearest as NVIDIA's when the weights
