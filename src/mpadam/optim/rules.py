@@ -91,6 +91,14 @@ def _clip(x: Tensor, bound: float | Tensor | None) -> Tensor:
     return torch.clamp(x, -bound, bound) if isinstance(bound, float) else torch.minimum(torch.maximum(x, -bound), bound)
 
 
+def _scaled(direction: Tensor, rate: Scalar) -> Tensor:
+    """rate * direction, but zero where the rate is zero: a gradient so large that w g or its square overflows must not
+    make 0 * inf of a branch that is switched off."""
+    if isinstance(rate, Tensor):
+        return torch.where(rate == 0, torch.zeros_like(direction), rate * direction)
+    return rate * direction if rate else torch.zeros_like(direction)
+
+
 def _adam(g: Tensor, state: Mapping[str, Tensor], c: Constants, r: Rates) -> tuple[Tensor, Tensor, State]:
     """u_a = -eta_a m_hat / (sqrt(v_hat) + eps), its denominator, and m and v."""
     m = _moving_average(state["m"], g, c.beta1)
@@ -126,7 +134,7 @@ def relative_step(
     """u_m, the step relative to the weight, in [-r_max, r_max]."""
     g_e = LN2 * w * g
     direction, new_state = _exponent_direction(g_e, state, c, r, projection)
-    proposal = -r.multiplicative * direction
+    proposal = _scaled(direction, -r.multiplicative)
     rho = _rho(w, c)
     return _clip(proposal if rho is None else proposal / rho, c.max_relative_step), new_state
 
