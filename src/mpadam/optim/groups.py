@@ -7,6 +7,7 @@ another is one parameter and appears once, in the role where the model names it 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -49,15 +50,31 @@ def _owned_parameters(model: nn.Module) -> Iterator[_Owned]:
             yield _Owned(name, param, module, tuple(other for other, _ in others))
 
 
+_NORM = re.compile(
+    r"norm(\d+d)?$", re.IGNORECASE
+)  # LayerNorm, LlamaRMSNorm, BatchNorm2d: also those that are no torch's
+_BIAS = re.compile(r"(^|_)bias($|_)")
+
+
 def _role(owned: _Owned, head: nn.Module | None) -> str:
-    if isinstance(owned.module, nn.Embedding):
+    module, leaf = owned.module, owned.name.rsplit(".", 1)[-1]
+    if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
         return "embedding"
-    if owned.param.ndim < 2:  # gains and biases
+    if owned.param.ndim < 2 or _NORM.search(type(module).__name__) or _BIAS.search(leaf):  # gains and biases
         return "norm"
-    if owned.module is head or owned.name.split(".")[-2:-1] == ["lm_head"]:
+    if module is head or owned.name.split(".")[-2:-1] == ["lm_head"]:
         return "head"
-    # Transformer Engine's and this project's FP8 layers are matrix multiplications without being nn.Linear.
-    return "projection" if owned.param.ndim == 2 and hasattr(owned.module, "in_features") else "other"
+    return "projection" if owned.param.ndim == 2 and _multiplies(module) else "other"
+
+
+def _multiplies(module: nn.Module) -> bool:
+    """Whether the matrices of a module are those of matrix multiplications.
+
+    Transformer Engine's and this project's FP8 layers are, without being nn.Linear; so are attention's projections in
+    torch's own module, and the Conv1D of GPT-2, which is a linear layer with its weight transposed.
+    """
+    attention = isinstance(module, nn.MultiheadAttention)
+    return attention or hasattr(module, "in_features") or (type(module).__name__ == "Conv1D" and hasattr(module, "nf"))
 
 
 def _output_layer(model: nn.Module) -> nn.Module | None:
@@ -73,15 +90,19 @@ def parameter_groups(
     weight_decay: float | None = None,
     weight_decay_mult: float | None = None,
     embedding_decay: bool = True,
+    head: nn.Module | None = None,
 ) -> list[dict[str, Any]]:
     """One group a role, with parameter names; pass the list to any optimizer of `mpadam`.
 
     weight_format: of the projections.  other_format: of all else; None is "fp32" beside float32 masters, else "bf16".
-    weight_decay, weight_decay_mult: of what decays; None leaves the optimizer's own default.
+    weight_decay, weight_decay_mult: of what decays; None leaves the optimizer's own default. weight_decay_mult is for
+        rules with two branches only: AdamW and Madam refuse groups that have one.
     embedding_decay: whether embeddings decay (a tied head goes with its embedding).
+    head: the output layer. None takes what the model's `get_output_embeddings()` gives and layers named `lm_head`; any
+        other layer cannot be told from a projection, so name it.
     """
     beside = other_format or ("fp32" if weight_format == "fp32" else "bf16")
-    head = _output_layer(model)
+    head = head or _output_layer(model)
     by_role: dict[str, list[tuple[str, Tensor]]] = {role: [] for role in ROLES}
     for owned in _owned_parameters(model):
         by_role[_role(owned, head)].append((owned.name, owned.param))
@@ -98,7 +119,7 @@ def parameter_groups(
 def listing(model: nn.Module, groups: Sequence[dict[str, Any]]) -> list[Row]:
     """What is stored how, a row a parameter in the order of the groups; for `weights.csv` or a log.
 
-    `groups` as `parameter_groups` gave them, before or after an optimizer took them.
+    `groups` as `parameter_groups` gave them, or the `param_groups` of an optimizer, whose own defaults count then.
     """
     owned = {o.param: o for o in _owned_parameters(model)}
     rows = []
@@ -106,6 +127,12 @@ def listing(model: nn.Module, groups: Sequence[dict[str, Any]]) -> list[Row]:
         for item in group["params"]:
             o = owned[item[1] if isinstance(item, tuple) else item]
             dtype = str(o.param.dtype).removeprefix("torch.")
-            decays = group.get("weight_decay") != 0.0
-            rows.append(Row(o.name, tuple(o.param.shape), group["role"], group["weight_format"], dtype, decays, o.tied))
+            fmt = getattr(group["weight_format"], "name", group["weight_format"])
+            rows.append(Row(o.name, tuple(o.param.shape), group["role"], fmt, dtype, _decays(group), o.tied))
     return rows
+
+
+def _decays(group: dict[str, Any]) -> bool:
+    """Whether either decay is not zero; one that is not given is the optimizer's default, which is not."""
+    missing = 0.0 if "rule" in group else None  # an optimizer's group has every decay that its rule takes
+    return any(group.get(key, missing) != 0.0 for key in ("weight_decay", "weight_decay_mult"))
