@@ -45,7 +45,9 @@ def _size(tensors: Iterable[Tensor]) -> int:
 
 
 def parameter_bytes(optimizer: LowPrecisionOptimizer, p: Tensor) -> Bytes:
-    """What one parameter takes on this rank."""
+    """What one parameter takes on this rank; a frozen one takes only itself."""
+    if not optimizer.state.get(p):
+        return Bytes(weight=_size([local(p)]), gradient=0 if p.grad is None else _size([local(p.grad)]))
     store = optimizer.store_of(p)
     weight = {name: t for name, t in store.tensors.items() if name.startswith("weight.")}
     states = {k: v for k, v in optimizer.state[p].items() if isinstance(v, Tensor) and k not in weight}
@@ -58,8 +60,13 @@ def parameter_bytes(optimizer: LowPrecisionOptimizer, p: Tensor) -> Bytes:
 
 
 def bytes_per_parameter(optimizer: LowPrecisionOptimizer) -> Bytes:
-    """Mean over all parameters of an optimizer; sharded parameters count this rank's part."""
+    """Mean over all parameters of an optimizer; sharded parameters count this rank's part.
+
+    Raises ValueError where there is no element to divide by.
+    """
     total, count = Bytes(), 0
     for p in (p for group in optimizer.param_groups for p in group["params"]):
-        total, count = total.plus(parameter_bytes(optimizer, p)), count + optimizer.store_of(p).param.numel()
+        total, count = total.plus(parameter_bytes(optimizer, p)), count + local(p).numel()
+    if count == 0:
+        raise ValueError("bytes per parameter of an optimizer without a single element: give it parameters")
     return total.per(count)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 
@@ -46,6 +46,13 @@ def is_split(param: Tensor) -> bool:
     return isinstance(param, DTensor) and any(not placement.is_replicate() for placement in param.placements)
 
 
-def splits_rows(param: Tensor) -> bool:
-    """Whether a row (the last dimension, along which blocks run) is cut."""
-    return isinstance(param, DTensor) and local(param).shape[-1:] != param.shape[-1:]
+def splits(param: Tensor, *, last: int) -> bool:
+    """Whether the sharding cuts one of the `last` dimensions; the answer is the same on every rank."""
+    if not isinstance(param, DTensor):
+        return False
+    cut = [
+        placement.dim % param.ndim >= param.ndim - last
+        for size, placement in zip(param.device_mesh.shape, param.placements, strict=True)
+        if size > 1 and isinstance(placement, Shard)
+    ]
+    return any(cut)

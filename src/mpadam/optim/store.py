@@ -5,7 +5,8 @@
 
 What a parameter is. If its dtype is the weight format, the parameter is the stored weight. Otherwise the store holds
 the weight (float32 master, codes and scales) and the parameter is its compute copy: decode(store) after construction
-and after every write. A write to a compute copy from outside would be lost, so it is noticed and refused.
+and after every write. A write to a compute copy from outside would be lost, so it is noticed and refused; so is one
+to a weight whose Kahan carry would no longer belong to it.
 
 Write-backs: `nearest`; `stochastic`, whose bits are a function of (seed, t, parameter id, flat index); `kahan`, which
 keeps what rounding lost (`carry`) and adds it to the next step. In float32 all three are the same. A bf16 carry holds
@@ -47,7 +48,8 @@ class StorePlan:
         if self.shadow != "none" and self.format.dtype is not None:
             raise ValueError(
                 f"shadow = {self.shadow!r} with weight_format = {self.format.name!r}: a shadow stands beside codes; "
-                "give an fp8 or nvfp4 format, or shadow='none'"
+                "give an fp8 or nvfp4 format, or shadow='none'; where only some groups hold codes, set shadow in those "
+                "groups' dicts"
             )
         if self.shadow != "none" and self.write_back == "kahan":
             raise ValueError(
@@ -115,6 +117,11 @@ def _decode(plan: StorePlan, tensors: Mapping[str, Tensor], shape: torch.Size, d
     return plan.format.decode(_encoded(tensors, shape), dtype)
 
 
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Equal everywhere, NaN like NaN."""
+    return bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
 class WeightStore:
     """The stored weight of one parameter.
 
@@ -139,7 +146,7 @@ class WeightStore:
         self.seed, self.tensor_id, self.position = seed, tensor_id, position
         self.dtype = param.dtype
         self.is_weight = plan.format.dtype == param.dtype
-        self._seen = self._fingerprint()
+        self._seen: tuple[int, int] | None = self._fingerprint()
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -179,8 +186,15 @@ class WeightStore:
         self.remember()
 
     def remember(self) -> None:
-        """The compute copy as it is now is the store's own work."""
+        """The parameter as it is now is the store's own work."""
         self._seen = self._fingerprint()
+
+    def restored(self) -> None:
+        """The store's tensors came from a checkpoint. A parameter that is the weight is in the model's checkpoint,
+        which may be loaded later: it goes with this carry as it is at the next update."""
+        self.refresh_copy()
+        if self.is_weight:
+            self._seen = None
 
     @torch.no_grad()
     def initialise(self, values: Tensor | None = None) -> None:
@@ -199,23 +213,37 @@ class WeightStore:
         self.state.update({name: tensor.clone() for name, tensor in new.items()})
         self.refresh_copy()
 
+    def was_written(self) -> bool:
+        """Whether what the store keeps no longer belongs to the parameter, since it was written to from outside.
+
+        A compute copy is compared with decode(store), so that writing the same values is no write. Of a weight itself
+        only a carry can be out of date, and one of zeros is not; values are not remembered, so any write counts.
+        """
+        if self.is_weight:
+            written = self._seen is not None and self._seen != self._fingerprint()
+            return written and self.plan.has_carry and bool(self.state["carry"].any())
+        return not _same(self.param, refreshed_copy(self.plan, self.tensors, self.param))
+
     def check_untouched(self) -> None:
-        """Raise ValueError if the parameter changed its dtype or, being a copy, no longer is decode(store)."""
+        """Raise ValueError if the parameter changed its dtype, or was written to from outside (see `was_written`)."""
         if self.param.dtype != self.dtype:
             raise ValueError(
                 f"a parameter was {self.dtype} when the optimizer was built and is {self.param.dtype} now: convert the "
                 "model first (model.to(dtype)), then build the optimizer"
             )
-        if self.is_weight or self._seen == self._fingerprint():
+        if self._seen == self._fingerprint():
             return
-        if torch.equal(self.param, refreshed_copy(self.plan, self.tensors, self.param)):
-            self.remember()
-            return
-        raise ValueError(
-            f"a parameter of shape {tuple(self.param.shape)} was written from outside, but the optimizer holds its "
-            f"weight in {self.plan.format.name} and the parameter is only a copy: call optimizer.reload_weights() "
-            "after writing to parameters"
-        )
+        if self.was_written():
+            kept = (
+                "its Kahan carry belongs to the weight before"
+                if self.is_weight
+                else f"its weight in {self.plan.format.name} and the parameter is only a copy"
+            )
+            raise ValueError(
+                f"a parameter of shape {tuple(self.param.shape)} was written from outside, but the optimizer holds "
+                f"{kept}: call optimizer.reload_weights() after writing to parameters"
+            )
+        self.remember()
 
     def _fingerprint(self) -> tuple[int, int]:
         """Changes with every in-place write that autograd sees, and when the parameter gets another storage."""

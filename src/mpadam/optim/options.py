@@ -1,0 +1,163 @@
+"""The options of a parameter group: what may be in one, what it becomes, and the rates that follow from it.
+
+Options that a step reads (rates, betas, clip, ...) may move between steps, and are checked at each; what the stored
+state depends on is fixed when a parameter is taken. `_base_lr`, the `lr` at construction, is the only key that is
+kept for the optimizer's own use; `rule` is its class's, and what a caller says of it must agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mpadam.optim.hyperparameters import ALL, hyperparameters_of
+from mpadam.optim.names import OptimizerName, check_choices
+from mpadam.optim.rules import Constants, Rates
+
+DTYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+#: options of a group that a checkpoint must share with the optimizer it is loaded into
+IDENTITY = (
+    *("rule", "multiplicative_form", "second_moment", "write_back", "weight_format"),
+    *("state_dtype", "carry_dtype", "shadow", "shadow_dtype"),
+)
+_FIXED = (*IDENTITY, "apollo_rank", "apollo_scope", "seed")
+_OF_SOME_RULE = {*ALL, "betas", "multiplicative_form", "second_moment", "apollo_scope", "tie_lr_mult"}
+
+
+def check_keys(group: Mapping[str, Any], defaults: Mapping[str, Any], *, title: str, index: int) -> None:
+    """ValueError for an option of another rule; keys that no optimizer here knows (name, role, initial_lr) may stay.
+
+    `weight_decay_mult = 0`, which `parameter_groups` says of norms whatever the optimizer is, holds for every rule.
+    """
+    place = f"parameter group {index}" + (f" ({group['role']!r})" if "role" in group else "")
+    if group.get("rule", defaults["rule"]) != defaults["rule"]:
+        raise ValueError(
+            f"rule = {group['rule']!r} in {place}: the class says the rule, and {title}'s is {defaults['rule']!r}; "
+            "leave the key out, or build the optimizer of that rule"
+        )
+    for key in group:
+        nothing = key == "weight_decay_mult" and group[key] == 0
+        if key in _OF_SOME_RULE and key not in defaults and not nothing:
+            taken = sorted(_OF_SOME_RULE & defaults.keys())
+            raise ValueError(
+                f"{key} = {group[key]!r} in {place}: {title} does not take it; leave it out. It takes "
+                + ", ".join(taken)
+            )
+
+
+def check_moving(group: dict[str, Any]) -> None:
+    """Check all numbers, words and switches of a group, and store each number as what it was checked as.
+
+    A tensor as `lr` stays the caller's own, since schedulers write into it.
+    """
+    check_choices(group)
+    for key in ("compile", "tie_lr_mult"):
+        if not isinstance(group.get(key, False), bool):
+            raise ValueError(f"{key} = {group[key]!r}: give True or False")
+    name = OptimizerName(group["rule"], group.get("multiplicative_form"), group.get("second_moment", "full"))
+    known = hyperparameters_of(name)
+    if "betas" in group:
+        pair = group["betas"]
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise ValueError(f"betas = {pair!r}: give a pair such as (0.87, 0.98)")
+        keys = ("beta1", "beta2")
+        group["betas"] = tuple(known[k].check(_number(k, v)) for k, v in zip(keys, pair, strict=True))
+    for key in group.keys() & ALL.keys():
+        value = known.get(key, ALL[key]).check(_number(key, group[key]))
+        if not (key == "lr" and isinstance(group[key], Tensor)):
+            group[key] = value
+    if group.get("tie_lr_mult") and not group.get("_base_lr", group["lr"]):
+        raise ValueError("tie_lr_mult = True with lr = 0: lr_mult follows lr / initial lr; give lr above 0")
+
+
+def resolve(group: dict[str, Any]) -> None:
+    """Dtypes and formats as names, which any checkpoint can hold; None becomes what it stands for, where that is one
+    for all parameters of the group."""
+    for key in ("state_dtype", "carry_dtype", "shadow_dtype"):
+        group[key] = _dtype_name(key, group[key])
+    own = {p.dtype for p in group["params"]}
+    if len(own) == 1:
+        (dtype,) = own
+        group["weight_format"] = group["weight_format"] or _known(dtype)
+        group["state_dtype"] = group["state_dtype"] or _known(dtype)
+    group["carry_dtype"] = group["carry_dtype"] or "bf16"
+    group["shadow_dtype"] = group["shadow_dtype"] or group["state_dtype"]
+    seed = group["seed"]
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+        raise ValueError(f"seed = {seed!r}: give a whole number from 0, below 2**63")
+
+
+def fixed(group: Mapping[str, Any]) -> dict[str, Any]:
+    """What the state of a parameter depends on."""
+    return {key: group.get(key) for key in _FIXED}
+
+
+def check_fixed(group: Mapping[str, Any], taken: Mapping[str, Any]) -> None:
+    """ValueError if an option moved that must not, once the optimizer holds a parameter."""
+    for key, value in taken.items():
+        if group.get(key) != value:
+            raise ValueError(
+                f"{key} = {group.get(key)!r}: it was {value!r} when the optimizer took the parameters, and what is "
+                "stored depends on it; build another optimizer"
+            )
+
+
+def rates_at(group: Mapping[str, Any], t: int) -> Rates:
+    """The rates of update `t` (from 1) from the options of a group, in double precision."""
+    lr = float(group["lr"])
+    branches = "lr_mult" in group
+    lr_mult = float(group["lr_mult"]) if branches else 0.0
+    if group.get("tie_lr_mult"):
+        lr_mult *= lr / group["_base_lr"]
+    decay = lr * group["weight_decay"] + (lr_mult * group["weight_decay_mult"] if branches else 0.0)
+    beta1, beta2 = _beta(group, "beta1"), _beta(group, "beta2")
+    multiplicative = lr if group["rule"] == "madam" else lr_mult
+    return Rates(lr / (1.0 - beta1**t), multiplicative, decay, 1.0 - beta2**t)
+
+
+def constants(group: Mapping[str, Any], *, compress: bool) -> Constants:
+    """The constants of a group's rule for a parameter that Apollo-E does, or does not, compress."""
+    given = {f.name: group[f.name] for f in fields(Constants) if f.name in group}
+    betas = {key: _beta(group, key) for key in ("beta1", "beta2")}
+    return Constants(**given | betas | {"second_moment": "apollo_e" if compress else "full"})
+
+
+def _beta(group: Mapping[str, Any], key: str) -> Any:
+    """beta1 or beta2 of a group, where `betas` holds both (Madam has no beta1)."""
+    if "betas" in group:
+        return group["betas"][0 if key == "beta1" else 1]
+    return group.get(key, 0.0) if key == "beta1" else group[key]
+
+
+def _number(key: str, value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    if value.numel() != 1:
+        raise ValueError(f"{key} = a tensor of shape {tuple(value.shape)}: give one number, or a tensor that holds one")
+    return value.item()
+
+
+def name_of(dtype: torch.dtype, *, key: str = "weight_format") -> str:
+    """ "fp32" or "bf16"; ValueError, with the remedy for option `key`, for any other dtype of a parameter."""
+    name = _known(dtype)
+    if name is None:
+        raise ValueError(f"a parameter is {dtype}: say {key}='fp32' or 'bf16', or convert the model to one of them")
+    return name
+
+
+def _known(dtype: torch.dtype) -> str | None:
+    return next((name for name, known in DTYPES.items() if known == dtype), None)
+
+
+def _dtype_name(key: str, dtype: Any) -> str | None:
+    """ "fp32", "bf16" or None, from that or the torch dtype; ValueError for anything else."""
+    for name, known in DTYPES.items():
+        if dtype in (name, known):
+            return name
+    if dtype is None:
+        return None
+    raise ValueError(f"{key} = {dtype!r}: give 'fp32', 'bf16' or None")
