@@ -1,6 +1,6 @@
 """M+Adam: low-precision training via additive-multiplicative optimization, reproduced.
 
-    from mpadam import MPlusAdam, AdamW, Madam
+    from mpadam import MPlusAdam, AdamW, Madam, AdditiveTwin
 
 The optimizers load on first use: `import mpadam`, and all that only reads a configuration, needs no torch.
 """
@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mpadam.optim.optimizer import AdamW, Madam, MPlusAdam
+    from mpadam.optim.optimizer import AdamW, AdditiveTwin, Madam, MPlusAdam
 
 __version__ = "0.1.0"
-__all__ = ["AdamW", "MPlusAdam", "Madam", "__version__"]
+__all__ = ["AdamW", "AdditiveTwin", "MPlusAdam", "Madam", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("AdamW", "MPlusAdam", "Madam"):
+    if name in ("AdamW", "AdditiveTwin", "MPlusAdam", "Madam"):
         from mpadam.optim import optimizer
 
         return getattr(optimizer, name)
