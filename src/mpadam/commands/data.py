@@ -99,8 +99,8 @@ def data_section(args: argparse.Namespace) -> DataConfig:
     return data_from_json(args.request) if args.request is not None else from_config(args.config)[0]
 
 
-def one_thread(workers: int = 2) -> None:
-    """Let several jobs share the cores: each encodes with one thread, which the tokenizer's library reads from here."""
+def one_thread(workers: int) -> None:
+    """Let several workers share the cores: each encodes with one thread, which the library reads from here."""
     if workers > 1:
         os.environ["RAYON_NUM_THREADS"] = "1"
 
