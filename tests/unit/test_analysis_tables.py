@@ -228,7 +228,8 @@ def test_fixed_values_need_no_tuning(tmp_path: Path) -> None:
 
 
 def test_unequal_tuning_and_borrowed_values_are_flagged(tmp_path: Path) -> None:
-    study = fake_study(tmp_path / "results", tuning={"mode": "search", "trials": 3, "transfer": {"models": {"small": "tiny"}}})
+    tuning = {"mode": "search", "trials": 3, "transfer": {"models": {"small": "tiny"}}}
+    study = fake_study(tmp_path / "results", tuning=tuning)
     table = hyperparameters(collect(study.config, study.paths))
     assert {row[0].text for row in table.rows} == {"tiny"}
     assert table.notes == ("small takes the values that were chosen for tiny.",)

@@ -24,7 +24,8 @@ def folder(tmp_path: Path) -> RunFolder:
     config = load_study([ROOT / "config.yaml", ROOT / "studies/smoke.yaml"])
     request = run_request(config, RunKey("200k", 2, "bf16-bf16", "m-plus-adam", 1))
     rates = {"lr": 1e-3, "lr_mult": 3e-3}
-    write_run_file(tmp_path / "run.yaml", resolve(request, manifest=MANIFEST, selected=rates, data="d", auto=Auto(compile=False)))
+    run = resolve(request, manifest=MANIFEST, selected=rates, data="d", auto=Auto(compile=False))
+    write_run_file(tmp_path / "run.yaml", run)
     return RunFolder(tmp_path)
 
 

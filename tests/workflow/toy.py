@@ -22,8 +22,10 @@ SNAKEMAKE = str(Path(sys.executable).parent / "snakemake")
 
 OVERLAY = """\
 study: toy
-data: {source: c4_folder, path: c4, sequences: pack, sequence_length: 32, validation_tokens: 2000, epochs: 8}
-tokenizer: {source: bpe, vocab_size: 300, path: null}
+data:
+  {source: c4_folder, path: c4, revision: null, sequences: pack, sequence_length: 32,
+   validation_tokens: 2000, epochs: 8}
+tokenizer: {source: bpe, vocab_size: 300, repo: null, revision: null}
 models:
   nano: {hidden_size: 16, intermediate_size: 32, layers: 1, heads: 2, steps_1x: 6}
 budgets: [1]

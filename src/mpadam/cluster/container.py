@@ -45,7 +45,9 @@ def bind_paths(config: StudyConfig, *, results: Path = Path("results")) -> list[
 
     Raises ValueError for one that is not there, and for a name that APPTAINER_BIND cannot hold.
     """
-    named = [("data.path", config.data.path), ("tokenizer.path", config.tokenizer.path)]
+    folders = ("path", "path_train", "path_validation", "downloads")
+    named = [(f"data.{key}", getattr(config.data, key)) for key in folders]
+    named += [("tokenizer.path", config.tokenizer.path)]
     named += [("container.binds", path) for path in config.container.binds]
     wanted = [(key, Path(path)) for key, path in named if path is not None]
     wanted += [("results", results)] if results.is_symlink() else []

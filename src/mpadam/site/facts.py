@@ -16,6 +16,8 @@ PAPER_SCALE = 58_000_000
 _SOURCES = {
     "builtin": "docstrings of installed Python packages (English prose, for seeing the pipeline work)",
     "c4_folder": "a local folder in C4's layout",
+    "c4_hub": "C4 (allenai/c4, en) from the hub",
+    "saved_dataset": "datasets saved to disk",
 }
 _SEQUENCES = {"pack": "documents end to end", "truncate_pad": "a document each, cut or padded"}
 
