@@ -105,8 +105,8 @@ def test_folders_outside_the_project_are_bound_once_and_those_inside_are_not(
     (project / "results").symlink_to(scratch / "results")
     monkeypatch.chdir(project)
     config = study(
-        data={"source": "c4_folder", "path": str(scratch / "c4")},
-        tokenizer={"source": "folder", "path": "tokenizer"},
+        data={"source": "c4_folder", "path": str(scratch / "c4"), "revision": None},
+        tokenizer={"source": "folder", "path": "tokenizer", "repo": None, "revision": None},
     )
     assert bind_paths(config) == sorted([str(scratch / "c4"), str(scratch / "results")])
     everything = config.model_copy(update={"container": config.container.model_copy(update={"binds": [str(scratch)]})})
@@ -118,7 +118,7 @@ def test_a_link_to_data_is_bound_at_what_it_points_to(tmp_path: Path, monkeypatc
     (tmp_path / "c4").mkdir()
     (tmp_path / "project/data").symlink_to(tmp_path / "c4")
     monkeypatch.chdir(tmp_path / "project")
-    assert bind_paths(study(data={"source": "c4_folder", "path": "data"})) == [str(tmp_path / "c4")]
+    assert bind_paths(study(data={"source": "c4_folder", "path": "data", "revision": None})) == [str(tmp_path / "c4")]
 
 
 @pytest.mark.parametrize(("folder", "message"), [("a,b", "comma or colon"), ("absent", "there is no")])

@@ -22,9 +22,7 @@ SNAKEMAKE = str(Path(sys.executable).parent / "snakemake")
 
 OVERLAY = """\
 study: toy
-data:
-  {source: c4_folder, path: c4, revision: null, sequences: pack, sequence_length: 32,
-   validation_tokens: 2000, epochs: 8}
+data: {source: c4_folder, path: c4, revision: null, sequences: pack, sequence_length: 32, validation_tokens: 2000, epochs: 8}
 tokenizer: {source: bpe, vocab_size: 300, repo: null, revision: null}
 models:
   nano: {hidden_size: 16, intermediate_size: 32, layers: 1, heads: 2, steps_1x: 6}
@@ -40,7 +38,7 @@ evaluation: {every: null, batch_size: 8}
 tuning: {mode: search, trials: 2, steps_fraction: 0.5, trials_per_job: all}
 grids:
   - {name: toy, models: [nano], regimes: [bf16-bf16], optimizers: [adamw, m-plus-adam]}
-"""
+"""  # noqa: E501
 
 
 @dataclass(frozen=True)

@@ -151,12 +151,12 @@ def _batch(given: Mapping[str, Value], processes: int) -> dict[str, int]:
 
 def _data(given: Mapping[str, Value]) -> dict[str, Any]:
     cut = {"sequence_length": given["max_length"], "validation_tokens": given["num_eval_tokens"]}
-    return {"source": "c4_folder", "path": "data/c4", "sequences": "truncate_pad", **cut}
+    return {"source": "c4_folder", "path": "data/c4", "revision": None, "sequences": "truncate_pad", **cut}
 
 
 def _tokenizer(given: Mapping[str, Value]) -> dict[str, Any]:
     name = _get(given, "tokenizer", str)
-    return {"source": "folder", "path": TOKENIZERS.get(name, name)}
+    return {"source": "folder", "path": TOKENIZERS.get(name, name), "repo": None, "revision": None}
 
 
 def _values(given: Mapping[str, Value]) -> dict[str, float]:
