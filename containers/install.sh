@@ -20,6 +20,10 @@ done
 "${pip[@]}" install --quiet --no-deps --no-build-isolation "$source"
 "${pip[@]}" check
 
+packages=$("$prefix/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+cp "$source/containers/image_caches.py" "$packages/"
+echo "import image_caches" >"$packages/image_caches.pth"
+
 # Bytecode is made now: a read-only image could not keep it. Matplotlib's list of fonts likewise.
 "$prefix/bin/python" -m compileall -qq "$prefix/lib" || true
 mkdir -p "$prefix/matplotlib"

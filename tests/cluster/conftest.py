@@ -3,7 +3,6 @@
 They take nodes down and kill daemons, so they run on a cluster whose name is `lab`, and on no other.
 """
 
-import os
 import re
 import shutil
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.lab import Lab, cancel_all, make_lab, slurm
+from tests.cluster.lab import Lab, bring_back_node, cancel_all, make_lab
 from tests.workflow.toy import OVERLAY, ROOT
 
 IMAGE = ROOT / "containers" / "mpadam-cpu.sif"
@@ -77,6 +76,4 @@ def lab(reference: Lab, tmp_path: Path) -> Iterator[Lab]:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     yield lab
     cancel_all()
-    node = os.uname().nodename.partition(".")[0]
-    if "idle" not in slurm("sinfo", "--noheader", "-n", node, "-o", "%T"):
-        subprocess.run(["scontrol", "update", f"nodename={node}", "state=resume"], check=False)
+    bring_back_node()

@@ -50,6 +50,21 @@ def cancel_all() -> None:
     wait_for(lambda: not jobs(), "an empty queue")
 
 
+NODE = os.uname().nodename.partition(".")[0]
+
+
+def bring_back_node() -> None:
+    """Wait until the node takes jobs; a node that is down does so when told, or when its daemon answers again."""
+
+    def takes_jobs() -> bool:
+        if {"down", "drained", "draining"} & {slurm("sinfo", "--noheader", "-n", NODE, "-o", "%T").strip(" *\n")}:
+            subprocess.run(["scontrol", "update", f"nodename={NODE}", "state=resume"], check=False, capture_output=True)
+            return False
+        return True
+
+    wait_for(takes_jobs, "a node that takes jobs")
+
+
 def processes(folder: Path, word: str) -> list[int]:
     """Processes with `word` in their command line that work in `folder`."""
     found = []
