@@ -243,7 +243,7 @@ def test_under_stochastic_rounding_what_nothing_changed_does_not_move(f: Fp8Bloc
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
-    [({"fmt": "e3m4"}, "e4m3"), ({"block_size": 0}, "positive"), ({"block_shape": (0, 4)}, "positive")],
+    [({"fmt": "e3m4"}, "e4m3"), ({"block_size": 0}, "whole number"), ({"block_shape": (0, 4)}, "whole numbers")],
 )
 def test_wrong_arguments_are_refused(arguments: dict, word: str) -> None:
     with pytest.raises(ValueError, match=word):
