@@ -98,7 +98,7 @@ def commit() -> str:
 
 def copy_source(folder: Path) -> None:
     """The files of the source tree that an image is made of: tracked ones as they are now, and new ones."""
-    parts = ("src", "envs", "containers", "pyproject.toml", "README.md", "LICENSE")
+    parts = ("src", "envs", "containers", "profiles/slurm", "pyproject.toml", "README.md", "LICENSE")
     listing = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard", *parts],
         capture_output=True, text=True, check=True,

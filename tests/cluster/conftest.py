@@ -3,16 +3,18 @@
 They take nodes down and kill daemons, so they run on a cluster whose name is `lab`, and on no other.
 """
 
+import fcntl
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.lab import Lab, bring_back_node, cancel_all, make_lab
+from tests.cluster.lab import Lab, bring_back_node, make_lab
 from tests.workflow.toy import OVERLAY, ROOT
 
 IMAGE = ROOT / "containers" / "mpadam-cpu.sif"
@@ -67,7 +69,15 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 
 @pytest.fixture
-def lab(reference: Lab, tmp_path: Path) -> Iterator[Lab]:
+def cluster() -> Iterator[None]:
+    """The cluster for one test alone: they take its node down, and may be started by several processes."""
+    with Path(tempfile.gettempdir(), "mpadam-slurm-lab.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture
+def lab(cluster: None, reference: Lab, tmp_path: Path) -> Iterator[Lab]:
     """The same project with its data and nothing trained; what it leaves in the queue is cancelled."""
     shutil.copytree(reference.folder, tmp_path / "project", symlinks=True)
     lab = Lab(tmp_path / "project")
@@ -75,5 +85,5 @@ def lab(reference: Lab, tmp_path: Path) -> Iterator[Lab]:
         if path.name != "run.yaml":
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     yield lab
-    cancel_all()
+    lab.cancel_all()
     bring_back_node()

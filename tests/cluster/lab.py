@@ -38,18 +38,6 @@ def slurm(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def jobs(*states: str) -> list[str]:
-    """Numbers of the jobs in these states; in any that is queued or running if none is named."""
-    wanted = ",".join(states or ("PENDING", "RUNNING", "COMPLETING", "REQUEUED"))
-    return slurm("squeue", "--noheader", "--format=%i", f"--states={wanted}").split()
-
-
-def cancel_all() -> None:
-    """Cancel what is left in the queue, and wait until it is gone."""
-    subprocess.run(["scancel", *jobs()], check=False) if jobs() else None
-    wait_for(lambda: not jobs(), "an empty queue")
-
-
 NODE = os.uname().nodename.partition(".")[0]
 
 
@@ -84,6 +72,21 @@ class Lab:
     @property
     def results(self) -> Path:
         return self.folder / "results" / "toy"
+
+    def jobs(self, *states: str, field: str = "%i") -> list[str]:
+        """Numbers (or another field) of this project's jobs in these states, or of those queued or running.
+
+        Another project's jobs on the same cluster are nobody's business here.
+        """
+        wanted = ",".join(states or ("PENDING", "RUNNING", "COMPLETING", "REQUEUED"))
+        lines = slurm("squeue", "--noheader", f"--format={field}|%Z", f"--states={wanted}").splitlines()
+        return [line.partition("|")[0] for line in lines if line.partition("|")[2] == str(self.folder)]
+
+    def cancel_all(self) -> None:
+        """Cancel what is left in the queue, and wait until it is gone."""
+        if left := self.jobs():
+            subprocess.run(["scancel", *left], check=False)
+        wait_for(lambda: not self.jobs(), "an empty queue")
 
     def run_folder(self, optimizer: str = "adamw", seed: int = 0) -> Path:
         return self.results / f"runs/nano/1x/bf16-bf16/{optimizer}/seed{seed}"
