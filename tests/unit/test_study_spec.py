@@ -141,7 +141,7 @@ def test_auto_compile_is_resolved_when_the_run_is_written() -> None:
 
 
 def test_a_budget_beyond_the_data_is_refused_with_the_numbers() -> None:
-    with pytest.raises(ConfigError, match=r"needs 3,840 .* has 100 and .* allows 200; .*  epochs: 39"):
+    with pytest.raises(ConfigError, match=r"needs 5,120 .* has 100 and .* allows 200; .*  epochs: 52"):
         spec_of(smoke(), manifest={**MANIFEST, "train_sequences": 100})
 
 
