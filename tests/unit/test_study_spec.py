@@ -231,6 +231,7 @@ def test_regimes_and_optimizers_can_take_the_values_of_others() -> None:
 
 def test_an_entry_may_have_a_warm_up_of_its_own() -> None:
     config = smoke()
+    warm_up = config.models["200k"].steps_1x // 5
     shapes = {
         entry: [
             (schedule.kind, schedule.warmup_steps) for schedule in (spec.training.schedule, spec.training.schedule_mult)
@@ -239,7 +240,7 @@ def test_an_entry_may_have_a_warm_up_of_its_own() -> None:
         if (spec := spec_of(config, RunKey("200k", 1, "bf16-bf16", entry, 0)))
     }
     assert shapes == {
-        "m-plus-adam": [("linear", 12), ("logcosine", 12)],
+        "m-plus-adam": [("linear", warm_up), ("logcosine", warm_up)],
         "m-plus-adam@warmup0": [("linear", 0), ("logcosine", 0)],
     }
 
