@@ -75,7 +75,7 @@ def test_what_needs_the_whole_parameter_refuses_a_shard_and_says_why():
     def work(ranks):
         mesh, said = init_device_mesh("cpu", (ranks.size,)), {}
         for name, (cls, options, dim) in REFUSED.items():
-            parameter = torch.nn.Parameter(distribute_tensor(torch.ones(16, 40).bfloat16(), mesh, [Shard(dim)]))
+            parameter = torch.nn.Parameter(distribute_tensor(torch.ones(6, 40).bfloat16(), mesh, [Shard(dim)]))
             try:
                 cls([parameter], lr=1e-2, **options)
             except ValueError as error:

@@ -149,9 +149,8 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
     @staticmethod
     def _compresses(p: Tensor, group: dict[str, Any]) -> bool:
         wanted = group.get("apollo_scope") == "all_2d" or group.get("role", "projection") == "projection"
-        return (
-            group.get("second_moment") == "apollo_e" and wanted and can_compress(local(p).shape, group["apollo_rank"])
-        )
+        # The whole shape decides, not a shard's: a short shard is refused as any other, not quietly left uncompressed.
+        return group.get("second_moment") == "apollo_e" and wanted and can_compress(p.shape, group["apollo_rank"])
 
     def store_of(self, p: Tensor) -> WeightStore:
         """The weight store of a parameter: `read()` gives the stored weight in float32. ValueError if it has none."""
