@@ -20,6 +20,7 @@ from tests.workflow.toy import ROOT
 pytest.importorskip(
     "snakemake_executor_plugin_slurm", reason="the Slurm executor is missing: profiles/slurm/requirements.txt"
 )
+pytestmark = pytest.mark.slurm  # three of them fail where Slurm is installed but its daemons are down
 
 MODELS = ("60m", "130m", "350m", "1b")
 #: The paper's study on text that is at hand, with a vocabulary as large as its own.
