@@ -286,6 +286,9 @@ class TrainingConfig(Section):
     log_every: PositiveInt = 10
     checkpoint_every: PositiveInt = 1000
     plot_every: PositiveInt = Field(1000, description="steps between pictures of the loss in the run folder")
+    probe_every: PositiveInt | None = Field(
+        None, description="steps between looks at which updates survive, at descent and at stale moments; null: never"
+    )
 
 
 class EvaluationConfig(Section):

@@ -125,6 +125,7 @@ class RunFile(Section):
     data: str = Field(description="folder with the token files, relative to the run's folder")
     checkpoint_every: Annotated[int, Field(gt=0)]
     plot_every: Annotated[int, Field(gt=0)] = 1000
+    probe_every: Annotated[int, Field(gt=0)] | None = None
     wandb: dict[str, str | None]
     spec: RunSpec
 
@@ -290,6 +291,7 @@ def resolve(
         data=data,
         checkpoint_every=training["checkpoint_every"],
         plot_every=training["plot_every"],
+        probe_every=training["probe_every"],
         wandb=request["wandb"],
         spec=spec,
     )
