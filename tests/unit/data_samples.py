@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from mpadam.data import TokenData
 from mpadam.data.prepare import prepare
-from mpadam.study.config import DataConfig, TokenizerConfig
+from mpadam.study.text import DataConfig, TokenizerConfig
 
 VERBS = ["rounds", "moves", "adds", "scales", "forgets", "keeps"]
 WORDS = ["weight", "gradient", "moment", "update", "exponent", "mantissa", "tensor", "block", "rate", "noise", *VERBS]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hub_server import COMMIT
 
-from mpadam.study.config import DataConfig, TokenizerConfig
+from mpadam.study.text import DataConfig, TokenizerConfig
 
 LLAMA = {"repo": "hf-internal-testing/llama-tokenizer", "revision": COMMIT}
 
@@ -64,15 +64,3 @@ def test_tokenizer_keys(section: dict[str, Any], message: str) -> None:
 )
 def test_a_job_a_shard(section: dict[str, Any], by_shard: bool) -> None:
     assert DataConfig.model_validate(section).by_shard is by_shard
-
-
-def test_a_run_knows_how_sequences_are_cut_and_not_where_the_text_was() -> None:
-    """What enters the identity of a run is the same wherever the same text came from; the manifest says which."""
-    hub = DataConfig(source="c4_hub", revision=COMMIT, train_shards=3, downloads="/elsewhere")
-    assert hub.model_dump(exclude={"source", "path"}) == {
-        "sequences": "truncate_pad",
-        "sequence_length": 256,
-        "validation_tokens": 10_000_000,
-        "epochs": 1,
-    }
-    assert hub.model_dump()["revision"] == COMMIT

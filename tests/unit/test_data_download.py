@@ -25,8 +25,9 @@ from mpadam.data.sources import source_identity, text_shards
 from mpadam.data.stages import make_tokenizer, tokenize_one
 from mpadam.data.tokenizer import load_tokenizer, tokenizer_identity
 from mpadam.plan.plan import make_plan
-from mpadam.study.config import DataConfig, StudyConfig, TokenizerConfig
+from mpadam.study.config import StudyConfig
 from mpadam.study.load import ConfigError, load_study, merge, parse_study, read_yaml
+from mpadam.study.text import DataConfig, TokenizerConfig
 
 ROOT = Path(__file__).parents[2]
 REPO = "hf-internal-testing/llama-tokenizer"

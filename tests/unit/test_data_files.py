@@ -17,7 +17,7 @@ from mpadam import cli
 from mpadam.data import TokenData
 from mpadam.data.prepare import prepare
 from mpadam.data.stages import assemble, make_tokenizer, tokenize_one
-from mpadam.study.config import DataConfig
+from mpadam.study.text import DataConfig
 
 SHARDS = ("validation-00000-of-00008", "train-00001-of-01024", "train-00000-of-01024")
 
@@ -26,7 +26,7 @@ import os, signal, sys
 from pathlib import Path
 from mpadam.data import tokens
 from mpadam.data.prepare import prepare
-from mpadam.study.config import DataConfig, TokenizerConfig
+from mpadam.study.text import DataConfig, TokenizerConfig
 
 write = tokens._HashedFile.write
 left = int(sys.argv[3])

@@ -13,7 +13,7 @@ from datasets import Dataset, DatasetDict
 
 from mpadam.data.prepare import prepare
 from mpadam.data.sources import source_identity, text_shards
-from mpadam.study.config import DataConfig
+from mpadam.study.text import DataConfig
 
 TEXTS = [*documents(120, seed=1), *documents(80, seed=2)]
 

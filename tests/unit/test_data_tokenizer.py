@@ -16,7 +16,7 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 from mpadam.data.prepare import prepare
 from mpadam.data.tokenizer import load_tokenizer, save_bpe, tokenizer_identity, train_bpe
 from mpadam.data.tokens import token_dtype
-from mpadam.study.config import TokenizerConfig
+from mpadam.study.text import TokenizerConfig
 
 TEXTS = ["weight gradient weight", "moment", "gradient moment update"]
 

@@ -6,7 +6,7 @@ import pytest
 
 from mpadam.plan.assumptions import C4_EN
 from mpadam.plan.supply import gigabytes, shards_needed, shortage, supply
-from mpadam.study.config import DataConfig
+from mpadam.study.text import DataConfig
 
 C4 = DataConfig(source="c4_folder", path="/nowhere/c4")
 BUILTIN = DataConfig(source="builtin")

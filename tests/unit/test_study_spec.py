@@ -62,6 +62,14 @@ def test_every_optimizer_gets_the_same_number_of_trials_and_each_is_another_poin
     assert trial_values(config, "m-plus-adam") == trial_values(config, "m-plus-adam")
 
 
+def test_an_entry_needs_points_for_its_trials_only_if_it_has_trials() -> None:
+    """Of an entry that takes another's rates, or that no grid uses, the search is not looked at."""
+    one = {"search": {"lr": [1e-3], "lr_mult": None}}
+    smoke(optimizers={"adamw-sr": one})  # which takes adamw's
+    with pytest.raises(ConfigError, match=r"optimizers.adamw: its search has 1 points"):
+        smoke(optimizers={"adamw": one})
+
+
 def test_a_model_can_take_the_values_of_another() -> None:
     config = load_study([ROOT / "config.yaml"])
     assert selection_key(config, RunKey("1b", 1, "bf16-bf16", "adamw", 0)).model == "350m"
@@ -107,6 +115,18 @@ def test_the_hash_covers_what_changes_the_numbers_and_nothing_else(change, same)
     before, after = spec_of(smoke()), spec_of(smoke(**change))
     assert (before.hash == after.hash) is same
     assert bool(differing_fields(before, after)) is not same
+
+
+def test_a_run_knows_how_sequences_are_cut_and_not_where_the_text_was() -> None:
+    """What enters the identity of a run is the same wherever the same text came from; the manifest says which."""
+    hub = {"source": "c4_hub", "revision": 40 * "a", "train_shards": 3, "downloads": "/elsewhere"}
+    assert run_request(smoke(data=hub), KEY) == run_request(smoke(), KEY)
+    assert run_request(smoke(), KEY)["data"] == {
+        "sequences": "pack",
+        "sequence_length": 128,
+        "validation_tokens": 32768,
+        "epochs": 2,
+    }
 
 
 @pytest.mark.parametrize("field", ["fingerprint", "tokenizer_fingerprint", "vocab_size"])

@@ -12,7 +12,7 @@ import torch
 
 from mpadam.data import TokenData
 from mpadam.data.prepare import prepare
-from mpadam.study.config import DataConfig, RegimeConfig, TokenizerConfig
+from mpadam.study.config import RegimeConfig
 from mpadam.study.spec import (
     NUMERICS_VERSION,
     BranchSchedule,
@@ -25,6 +25,7 @@ from mpadam.study.spec import (
     TrainingSpec,
     write_run_file,
 )
+from mpadam.study.text import DataConfig, TokenizerConfig
 from mpadam.training.metrics import read_metrics
 from mpadam.training.run import train_folder
 from mpadam.training.stopping import Stopper

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mpadam.study.config import DataConfig, TokenizerConfig
+    from mpadam.study.text import DataConfig, TokenizerConfig
 
 HELP = "Prepare a study's data (text, tokenizer, token files, manifest), or look at it: mpadam data inspect."
 EXAMPLE = """mpadam data --config config.yaml --config studies/smoke.yaml --out results/smoke/data

@@ -23,7 +23,7 @@ from typing import Any
 
 from mpadam.data.prose import Novelty, paragraphs
 from mpadam.data.text import TextShard
-from mpadam.study.config import DataConfig
+from mpadam.study.text import DataConfig
 
 PINS = {"sympy": "1.14.0", "transformers": "5.23.0", "networkx": "3.6.1"}
 SPLITS = {"validation": ("networkx",), "train": ("sympy", "transformers")}

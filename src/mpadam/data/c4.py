@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from mpadam.data.text import Split, TextShard
-from mpadam.study.config import DataConfig
+from mpadam.study.text import DataConfig
 
 _NAME = re.compile(r"c4-(train|validation)\.([0-9]{5}-of-[0-9]{5})\.json\.gz")
 _LAYOUT = "en/c4-train.00000-of-01024.json.gz and en/c4-validation.00000-of-00008.json.gz"

@@ -16,7 +16,7 @@ from typing import Any
 
 from mpadam.data.c4 import C4Text
 from mpadam.data.text import Split, TextShard
-from mpadam.study.config import DataConfig
+from mpadam.study.text import DataConfig
 
 REPO = "allenai/c4"
 SHARDS: dict[Split, int] = {"train": 1024, "validation": 8}

@@ -20,7 +20,7 @@ from mpadam.data import c4_hub, tokenizer_hub
 from mpadam.data.hub import PATIENT, HubFile, Log, Patience, endpoint, fetch
 from mpadam.data.sources import text_shards
 from mpadam.data.tokenizer import FILES
-from mpadam.study.config import DataConfig, TokenizerConfig
+from mpadam.study.text import DataConfig, TokenizerConfig
 
 
 def download_shard(data: DataConfig, name: str, *, log: Log, patience: Patience = PATIENT) -> None:

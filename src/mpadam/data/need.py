@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from mpadam.plan.assumptions import C4_EN, VOCABULARY
 from mpadam.plan.supply import sequences_of, shards_needed
-from mpadam.study.config import DataConfig, StudyConfig
+from mpadam.study.config import StudyConfig
 from mpadam.study.grid import run_keys, tuning_keys
 from mpadam.study.load import ConfigError
+from mpadam.study.text import DataConfig
 
 
 def planned(study: StudyConfig) -> DataConfig:

@@ -19,7 +19,7 @@ from mpadam.atomic import write_json
 from mpadam.data.loader import TokenData
 from mpadam.data.manifest import build_manifest
 from mpadam.data.stages import Log, data_request, make_tokenizer, tokenize_all
-from mpadam.study.config import DataConfig, TokenizerConfig
+from mpadam.study.text import DataConfig, TokenizerConfig
 
 
 def prepare(data: DataConfig, tokenizer: TokenizerConfig, out: Path, *, log: Log, workers: int = 1) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from mpadam.data.need import planned
-from mpadam.study.config import DataConfig, Section, TokenizerConfig
 from mpadam.study.load import ConfigError, load_study
+from mpadam.study.section import Section
+from mpadam.study.text import DataConfig, TokenizerConfig
 
 AnySection = TypeVar("AnySection", bound=Section)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mpadam.data.text import Split, TextShard
-from mpadam.study.config import DataConfig
+from mpadam.study.text import DataConfig
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"  # Arrow's IPC format, "Streaming format"
 _AGAIN = "save the dataset again with  save_to_disk"

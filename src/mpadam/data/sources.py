@@ -13,7 +13,7 @@ from typing import Any
 
 from mpadam.data import builtin, c4, c4_hub, saved
 from mpadam.data.text import TextShard
-from mpadam.study.config import DataConfig
+from mpadam.study.text import DataConfig
 
 
 @dataclass(frozen=True)

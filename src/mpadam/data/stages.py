@@ -38,7 +38,7 @@ from mpadam.data.tokens import (
     tokenize_shard,
     utf8,
 )
-from mpadam.study.config import DataConfig, TokenizerConfig
+from mpadam.study.text import DataConfig, TokenizerConfig
 
 Log = Callable[[str], None]
 

@@ -21,7 +21,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from mpadam.atomic import write_bytes, write_json, write_text
-from mpadam.study.config import TokenizerConfig
+from mpadam.study.text import TokenizerConfig
 
 PAD, EOS = "<pad>", "</s>"
 # Merges are learned from the text's first 256 MB: more changes few of them and costs memory.

@@ -9,7 +9,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from mpadam.study.config import DataConfig, TokenizerConfig
+from mpadam.study.text import DataConfig, TokenizerConfig
 
 
 def receipt_path(data: DataConfig, tokenizer: TokenizerConfig) -> Path:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mpadam.plan.assumptions import BYTES_PER_TOKEN, C4_EN, SPARE_DOCUMENTS, VOCABULARY
-from mpadam.study.config import DataConfig
+from mpadam.study.text import DataConfig
 
 DOCUMENT_END_BYTES = 8  # in ends.bin, a document
 

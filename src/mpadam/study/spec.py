@@ -20,14 +20,16 @@ from pydantic import Field, ValidationError
 
 from mpadam.atomic import write_text
 from mpadam.model.fp8.backend import resolve_backend
-from mpadam.study.config import ModelConfig, RegimeConfig, ScheduleConfig, Section, StudyConfig
+from mpadam.study.config import ModelConfig, RegimeConfig, ScheduleConfig, StudyConfig
 from mpadam.study.grid import RunKey, TuningKey, selection_key, trial_values
 from mpadam.study.load import ConfigError, read_yaml
+from mpadam.study.section import Section
 
 # Raised whenever the numbers of an unchanged run change; tests/golden tells when that is.
 NUMERICS_VERSION = 1
 
 Half = Literal["selection", "report"]
+_DATA = {"sequences", "sequence_length", "epochs", "validation_tokens"}  # of `data`: not where the text comes from
 
 
 class Labels(Section):
@@ -172,7 +174,7 @@ def _request(config: StudyConfig, labels: Labels, *, half: Half, fraction: float
         "values": {k: v for k, v in config.optimizers[labels.optimizer].values.items() if k not in searched},
         "half": half,
         "fraction": fraction,
-        "data": config.data.model_dump(mode="json", exclude={"source", "path"}),
+        "data": config.data.model_dump(mode="json", include=_DATA),
         "training": _training(config, labels.optimizer),
         "evaluation": config.evaluation.model_dump(mode="json"),
         "wandb": config.wandb.model_dump(mode="json"),
@@ -238,8 +240,6 @@ def resolve(
     full = model.steps(request["labels"]["budget"], vocab_size=vocab_size, positions_per_step=batch * length)
     steps = max(1, round(full * request["fraction"]))
     _check_supply(steps * batch, manifest["train_sequences"], data_config["epochs"], request["labels"])
-    schedule = ScheduleConfig(**training["schedule"])
-    schedule_mult = ScheduleConfig(**(training["schedule_mult"] or training["schedule"]))
     regime = RegimeConfig(**request["regime"])
     spec = RunSpec(
         numerics_version=NUMERICS_VERSION,
@@ -263,28 +263,7 @@ def resolve(
             values=dict(sorted({**selected, **request["values"]}.items())),
             state_dtype="fp32" if regime.masters == "fp32" else training["state_dtype"],
         ),
-        training=TrainingSpec(
-            steps=steps,
-            schedule=_branch(schedule, steps),
-            schedule_mult=_branch(schedule_mult, steps),
-            evaluate_every=request["evaluation"]["every"],
-            evaluation_batch_size=request["evaluation"]["batch_size"],
-            compile=auto.compile if training["compile"] == "auto" else training["compile"],
-            fp8_backend=_fp8_backend(training, regime, auto),
-            micro_batch_size=model.micro_batch_size or training["micro_batch_size"],
-            **{
-                field: training[field]
-                for field in (
-                    "global_batch_size",
-                    "clip_norm",
-                    "gradient_dtype",
-                    "log_every",
-                    "device",
-                    "threads",
-                    "check_nonfinite_every",
-                )
-            },
-        ),
+        training=_training_spec(request, steps=steps, regime=regime, model=model, auto=auto),
     )
     return RunFile(
         labels=Labels(**request["labels"]),
@@ -294,6 +273,25 @@ def resolve(
         probe_every=training["probe_every"],
         wandb=request["wandb"],
         spec=spec,
+    )
+
+
+def _training_spec(
+    request: dict[str, Any], *, steps: int, regime: RegimeConfig, model: ModelConfig, auto: Auto
+) -> TrainingSpec:
+    training = request["training"]
+    as_they_are = {"global_batch_size", "clip_norm", "gradient_dtype", "log_every", "device", "threads"}
+    return TrainingSpec(
+        steps=steps,
+        micro_batch_size=model.micro_batch_size or training["micro_batch_size"],
+        schedule=_branch(training["schedule"], steps),
+        schedule_mult=_branch(training["schedule_mult"] or training["schedule"], steps),
+        evaluate_every=request["evaluation"]["every"],
+        evaluation_batch_size=request["evaluation"]["batch_size"],
+        compile=auto.compile if training["compile"] == "auto" else training["compile"],
+        fp8_backend=_fp8_backend(training, regime, auto),
+        check_nonfinite_every=training["check_nonfinite_every"],
+        **{field: training[field] for field in as_they_are},
     )
 
 
@@ -307,7 +305,8 @@ def _fp8_backend(training: dict[str, Any], regime: RegimeConfig, auto: Auto) -> 
     )
 
 
-def _branch(schedule: ScheduleConfig, steps: int) -> BranchSchedule:
+def _branch(section: dict[str, Any], steps: int) -> BranchSchedule:
+    schedule = ScheduleConfig(**section)
     return BranchSchedule(
         kind=schedule.kind,
         total_steps=steps,

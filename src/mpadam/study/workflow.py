@@ -18,10 +18,11 @@ from mpadam.data.need import planned
 from mpadam.data.sources import source_identity, text_shards
 from mpadam.data.text import TextShard
 from mpadam.data.tokenizer import tokenizer_identity
-from mpadam.study.config import DataConfig, StudyConfig
+from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey, TuningKey, grid_keys, run_keys, selection_key, trial_values, tuning_keys
 from mpadam.study.paths import StudyPaths
 from mpadam.study.spec import canonical_json, run_request, trial_request, tuning_identity
+from mpadam.study.text import DataConfig
 
 RUN = "{model}/{budget}x/{regime}/{optimizer}/seed{seed}"
 TUNING = "{model}/{regime}/{optimizer}"
