@@ -38,7 +38,7 @@ class Progress:
     positions: sequence positions seen, pads too. target_tokens: those that counted in the loss.
     seconds: training time over all attempts; device_seconds: times the number of ranks.
     timed_*: what the throughput is taken from. last_loss: of the latest update.
-    validation: one entry an evaluation. metrics_bytes: length of metrics.jsonl.
+    validation: one entry an evaluation. metrics_bytes, probes_bytes: length of metrics.jsonl and of probes.jsonl.
     world_sizes: numbers of ranks that have trained it, one after the other.
     """
 
@@ -53,6 +53,7 @@ class Progress:
     last_loss: float | None = None
     peak_memory_bytes: int = 0
     metrics_bytes: int = 0
+    probes_bytes: int = 0
     attempts: int = 0
     validation: list[dict[str, Any]] = field(default_factory=list)
     world_sizes: list[int] = field(default_factory=list)

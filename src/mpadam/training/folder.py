@@ -39,6 +39,11 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     @property
+    def probes(self) -> Path:
+        """A line a look at an update, where the run is asked for any (`probe_every`)."""
+        return self.path / "probes.jsonl"
+
+    @property
     def summary(self) -> Path:
         return self.path / "summary.json"
 
@@ -101,7 +106,15 @@ def claim(folder: RunFolder, run: RunFile, *, replace: bool) -> None:
 
 def discard(folder: RunFolder) -> None:
     """Delete everything that training made here, the identity last but for the log, which only grows."""
-    for path in (folder.summary, folder.result, folder.metrics, folder.plot, folder.environment, folder.failure):
+    for path in (
+        folder.summary,
+        folder.result,
+        folder.plot,
+        folder.environment,
+        folder.failure,
+        folder.metrics,
+        folder.probes,
+    ):
         path.unlink(missing_ok=True)
     shutil.rmtree(folder.checkpoints, ignore_errors=True)
 

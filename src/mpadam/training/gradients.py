@@ -65,6 +65,13 @@ def clip_(gradients: list[Tensor], *, norm: Tensor, limit: float | None) -> None
             gradient.copy_(gradient.float().mul_(factor))
 
 
+def settle_(gradients: list[Tensor], *, norm: Tensor, limit: float | None, dtype: str) -> None:
+    """From sums to what the optimizer gets, in place: clipped (see `clip_`), and of `gradient_dtype: bf16 | fp32`."""
+    clip_(gradients, norm=norm, limit=limit)
+    if dtype == "bf16":
+        round_to_bf16_(gradients)
+
+
 def round_to_bf16_(gradients: list[Tensor]) -> None:
     """Round float32 gradients to bf16 values, in place: what `gradient_dtype: bf16` means for sums."""
     for gradient in gradients:

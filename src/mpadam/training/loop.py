@@ -24,7 +24,8 @@ from mpadam.model.loss import loss_sum
 from mpadam.study.spec import TrainingSpec
 from mpadam.training import checkpoint as checkpoints
 from mpadam.training.evaluation import evaluate, to_tensors
-from mpadam.training.gradients import clip_, global_norm, round_to_bf16_, sum_over_ranks_
+from mpadam.training.gradients import global_norm, settle_, sum_over_ranks_
+from mpadam.training.looks import is_probed, probed_update
 from mpadam.training.progress import Meter
 from mpadam.training.records import Records, open_records
 from mpadam.training.session import Session, checkpoint_state, replicated
@@ -90,7 +91,7 @@ def train(session: Session, stop: Stopper, *, guard: Callable[[], None] = lambda
     records = open_records(session, guard)
     try:
         ended = _steps(session, stop, records)
-        session.progress.metrics_bytes = records.sync()
+        records.sync(session.progress)
         return ended
     finally:
         records.close()
@@ -107,8 +108,12 @@ def _steps(session: Session, stop: Stopper, records: Records) -> Ended:
         unseen.append(gradients)
         if is_checked(session, step) and (diverged := look(session, unseen, updates=step - 1)):
             return diverged
-        update(session, gradients)
+        probed = is_probed(session.run, step) and probed_update(session, gradients, meter)
+        if not probed:
+            update(session, gradients)
         meter.stop(gradients.target_tokens, gradients.positions)
+        if probed:
+            ranks.together(partial(records.probe, probed))
         last = step == spec.steps
         if is_logged(spec, step):
             record = _record(session, gradients, rates, meter.tokens_per_s())
@@ -193,9 +198,8 @@ def backward(session: Session, step: int) -> Gradients:
 
 def update(session: Session, gradients: Gradients) -> None:
     """Clip, round to the gradient's dtype, and let the optimizer step."""
-    clip_(gradients.tensors, norm=gradients.values[1], limit=session.spec.training.clip_norm)
-    if session.spec.training.gradient_dtype == "bf16":
-        round_to_bf16_(gradients.tensors)
+    spec = session.spec.training
+    settle_(gradients.tensors, norm=gradients.values[1], limit=spec.clip_norm, dtype=spec.gradient_dtype)
     session.optimizer.step()
 
 
@@ -252,7 +256,7 @@ def save(session: Session, records: Records) -> None:
 
 
 def _write_checkpoint(session: Session, records: Records) -> None:
-    session.progress.metrics_bytes = records.sync()
+    records.sync(session.progress)
     root = session.folder.checkpoints
     checkpoints.save(root, run_hash=session.spec.hash, progress=session.progress, state=checkpoint_state(session))
     checkpoints.retain(root)

@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: one line a logged step, each step once, whatever happened in between.
+"""`metrics.jsonl`: one line a logged step, each step once, whatever happened in between; so is `probes.jsonl`.
 
 A checkpoint records how long the file was. On resume it is cut back to that length, so that steps which are done
 again are not logged twice.

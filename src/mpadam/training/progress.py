@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from mpadam.training.checkpoint import Progress
 
@@ -29,6 +30,15 @@ class Meter:
     def start(self) -> None:
         """An update begins."""
         self._started = time.perf_counter()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What is done inside, between `start` and `stop`, is no part of the update."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._started += time.perf_counter() - began
 
     def stop(self, target_tokens: int, positions: int) -> None:
         """The update has seen so many target tokens and positions, and is over."""

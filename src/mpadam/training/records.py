@@ -1,4 +1,5 @@
-"""What a training writes while it runs: metrics.jsonl, the progress line, loss.svg, and W&B where it is on.
+"""What a training writes while it runs: metrics.jsonl, probes.jsonl where it looks at its updates, the progress line,
+loss.svg, and W&B where it is on.
 
 Only the leading rank has any of it; the records of the others do nothing. Before anything is written, the lock is
 looked at: a process that lost it writes no more.
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from mpadam.training.checkpoint import Progress
 from mpadam.training.metrics import MetricsFile
 from mpadam.training.plot import LossPlot
 from mpadam.training.progress import ProgressLine
@@ -27,10 +29,18 @@ class Listener(Protocol):
 
 
 class Records:
-    """metrics: None on ranks that do not lead. guard: raises if this process may not write any more."""
+    """metrics: None on ranks that do not lead. probes: None there too, and where no update is looked at.
+    guard: raises if this process may not write any more."""
 
-    def __init__(self, metrics: MetricsFile | None, listeners: list[Listener], guard: Callable[[], None]) -> None:
-        self._metrics, self._listeners, self._guard = metrics, listeners, guard
+    def __init__(
+        self,
+        metrics: MetricsFile | None,
+        listeners: list[Listener],
+        guard: Callable[[], None],
+        *,
+        probes: MetricsFile | None = None,
+    ) -> None:
+        self._metrics, self._probes, self._listeners, self._guard = metrics, probes, listeners, guard
 
     def step(self, record: dict[str, Any]) -> None:
         """A logged step."""
@@ -44,18 +54,26 @@ class Records:
         for listener in self._listeners:
             listener.validation(entry)
 
-    def sync(self) -> int:
-        """Bring the metrics to disk; returns the file's length in bytes."""
-        if self._metrics is None:
-            return 0
-        self._guard()
-        return self._metrics.sync()
+    def probe(self, line: dict[str, Any]) -> None:
+        """A look at an update."""
+        if self._probes is not None:
+            self._guard()
+            self._probes.append(line)
+
+    def sync(self, progress: Progress) -> None:
+        """Bring the files to disk and note how long they are."""
+        if self._metrics is not None:
+            self._guard()
+            progress.metrics_bytes = self._metrics.sync()
+        if self._probes is not None:
+            progress.probes_bytes = self._probes.sync()
 
     def close(self) -> None:
         for listener in self._listeners:
             listener.close()
-        if self._metrics is not None:
-            self._metrics.close()
+        for file in (self._metrics, self._probes):
+            if file is not None:
+                file.close()
 
 
 def open_records(session: Session, guard: Callable[[], None]) -> Records:
@@ -69,4 +87,14 @@ def open_records(session: Session, guard: Callable[[], None]) -> Records:
     ]
     tracker = open_tracker(session.run, session.folder)
     listeners += [] if tracker is None else [tracker]
-    return Records(MetricsFile(session.folder.metrics, offset=progress.metrics_bytes), listeners, guard)
+    metrics = MetricsFile(session.folder.metrics, offset=progress.metrics_bytes)
+    return Records(metrics, listeners, guard, probes=_open_probes(session))
+
+
+def _open_probes(session: Session) -> MetricsFile | None:
+    """The file of looks; without any, what an attempt that was asked for some has left after the checkpoint goes."""
+    path, length = session.folder.probes, session.progress.probes_bytes
+    if session.run.probe_every is None and length == 0:
+        path.unlink(missing_ok=True)
+        return None
+    return MetricsFile(path, offset=length)

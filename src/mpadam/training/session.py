@@ -77,9 +77,7 @@ def open_session(
     spec = run.spec
     ranks.rows(spec.training.global_batch_size)  # whether they can share it at all
     found = ranks.together(
-        lambda: checkpoints.newest(
-            folder.checkpoints, run_hash=spec.hash, usable=lambda p: holds(folder.metrics, p.metrics_bytes)
-        )
+        lambda: checkpoints.newest(folder.checkpoints, run_hash=spec.hash, usable=lambda p: _holds_records(folder, p))
     )
     progress = Progress() if found is None else found.progress
     _note_world_size(progress, ranks.size, change=change_world_size)
@@ -103,6 +101,11 @@ def open_session(
         progress=progress,
         ranks=ranks,
     )
+
+
+def _holds_records(folder: RunFolder, progress: Progress) -> bool:
+    """Whether what had been written when a checkpoint was saved is still there: both files go on from it."""
+    return holds(folder.metrics, progress.metrics_bytes) and holds(folder.probes, progress.probes_bytes)
 
 
 def sums_in_float32(training: TrainingSpec, ranks: Ranks) -> bool:

@@ -1,0 +1,67 @@
+"""One look at the next update of a whole model: survival, descent and staleness by role."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mpadam.optim.base import LowPrecisionOptimizer
+from mpadam.probes.descent import descent_record, descent_sums
+from mpadam.probes.preview import Preview, preview
+from mpadam.probes.staleness import count_staleness
+from mpadam.probes.survival import count_survival, survival_record
+
+ALL = "all"
+_KINDS = {"self_attn": "attention", "mlp": "mlp"}  # word in the name of a projection -> its role here
+
+
+def role_of(name: str, group: Mapping[str, Any]) -> str:
+    """embedding, head, norm, other; of projections whether they are attention's or the MLP's."""
+    role = group.get("role", "projection")
+    if role != "projection":
+        return str(role)
+    return next((kind for word, kind in _KINDS.items() if word in name.split(".")), "projection")
+
+
+@torch.no_grad()
+def survey(model: nn.Module, optimizer: LowPrecisionOptimizer) -> dict[str, Any]:
+    """What the step that `optimizer` is about to make would do; JSON, nothing is changed.
+
+    survival: role -> `survival_record`.  descent: role, and "all" -> `descent_record`.
+    staleness: state -> {"entries", "due", "stale"}.
+    Raises ValueError for sharded parameters.
+    """
+    survival: dict[str, Tensor] = {}
+    descent: dict[str, dict[str, Tensor]] = {}
+    staleness: dict[str, Tensor] = {}
+    for role, update in _updates(model, optimizer):
+        _add(survival, {role: count_survival(update)})
+        sums = descent_sums(update)
+        for place in (ALL, role):
+            _add(descent.setdefault(place, {}), sums)
+        _add(staleness, count_staleness(update))
+    return {
+        "survival": {role: survival_record(counts, optimizer.rule) for role, counts in survival.items()},
+        "descent": {place: descent_record(sums) for place, sums in descent.items()},
+        "staleness": {
+            state: dict(zip(("entries", "due", "stale"), counts.tolist(), strict=True))
+            for state, counts in staleness.items()
+        },
+    }
+
+
+def _updates(model: nn.Module, optimizer: LowPrecisionOptimizer) -> Iterator[tuple[str, Preview]]:
+    """Role and next update of each parameter that has a gradient, one at a time: they need much memory."""
+    names = {p: name for name, p in model.named_parameters()}
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if p.grad is not None:
+                yield role_of(names[p], group), preview(optimizer, p, group)
+
+
+def _add(totals: dict[str, Tensor], more: Mapping[str, Tensor]) -> None:
+    for key, value in more.items():
+        totals[key] = totals[key] + value if key in totals else value

@@ -1,0 +1,73 @@
+"""Update survival: which intended updates change the stored weight, by |w|.
+
+Counted for the additive part alone, the multiplicative part alone, and both together (without the decay, which is not
+meant to move a weight by itself: it is below half a unit in the last place of bf16 at any usual rate). Intended: the
+part is not zero. Survived: what would be stored differs from the write of nothing (see `written`).
+
+Bins are powers of two of the stored weight before the update: bin e is 2**e <= |w| < 2**(e + 1), the lowest takes
+everything below and the highest everything above it; zero is a bin of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mpadam.optim.rules import Step
+from mpadam.probes.preview import Preview
+from mpadam.probes.written import write_of_nothing, writer
+
+LOWEST, HIGHEST = -24, 3
+BINS = ("zero", *range(LOWEST, HIGHEST + 1))
+#: rule -> the parts of its update. The second branch of the additive twin stands where others are multiplicative.
+BRANCHES = {
+    "adamw": ("additive",),
+    "madam": ("multiplicative",),
+    "m-plus-adam": ("additive", "multiplicative", "both"),
+    "additive-twin": ("additive", "multiplicative", "both"),
+}
+
+
+def count_survival(update: Preview) -> Tensor:
+    """How many weights of each bin each branch lets stand: int64 (bins, 3, ..., 3), an axis of 3 a branch of the
+    rule: 0 the part is zero, 1 it is lost, 2 it survives."""
+    branches = BRANCHES[update.rule]
+    write = writer(update)
+    nothing = write_of_nothing(update, write)
+    index = bin_of(update.before)
+    for branch in branches:
+        part = part_of(update.step, branch)
+        index = 3 * index + (part != 0) + (write(part) != nothing)
+    counts = torch.bincount(index.flatten(), minlength=len(BINS) * 3 ** len(branches))
+    return counts.view(len(BINS), *[3] * len(branches))
+
+
+def bin_of(w: Tensor) -> Tensor:
+    """Index in BINS of each weight, int64: the exponent is read off the bits of float32."""
+    exponent = ((w.view(torch.int32) >> 23) & 0xFF) - 127
+    index = exponent.clamp(LOWEST, HIGHEST) - LOWEST + 1
+    return torch.where(w == 0, 0, index).to(torch.int64)
+
+
+def part_of(step: Step, branch: str) -> Tensor:
+    """additive, multiplicative, or both."""
+    if branch == "both":
+        return step.additive + step.multiplicative
+    part: Tensor = getattr(step, branch)
+    return part
+
+
+def survival_record(counts: Tensor, rule: str) -> dict[str, Any]:
+    """Counts of `count_survival` as JSON: bins that hold weights, how many, and per branch what is intended and what
+    survives."""
+    weights = counts.flatten(1).sum(1)
+    held = weights.nonzero().flatten()
+    record: dict[str, Any] = {"bins": [BINS[i] for i in held.tolist()], "weights": weights[held].tolist()}
+    for axis, branch in enumerate(BRANCHES[rule], start=1):
+        others = [dim for dim in range(1, counts.dim()) if dim != axis]
+        of_branch = counts.sum(others)[held] if others else counts[held]
+        survived = of_branch[:, 2]
+        record[branch] = {"intended": (of_branch[:, 1] + survived).tolist(), "survived": survived.tolist()}
+    return record
