@@ -1,6 +1,7 @@
 """A toy project that is submitted to a Slurm made of stubs: each writes its arguments down.
 
-The commands stand first on the path, so it works with and without a real Slurm.
+The stubs stand first on the path and leave none of Slurm's own commands to be found behind them, so a test sees the
+same on a machine without Slurm, with one that runs, and with one whose daemons are down.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from tests.workflow.toy import ROOT, SNAKEMAKE, make_toy
 #: sbatch numbers its jobs. squeue gives the k-th job the k-th list of `states` (the last list to all further jobs): the
 #: next state each time it is asked, then the last.
 STUB = """\
-#!{python}
-import json, pathlib, sys
+#!{python} -IS
+import fcntl, json, pathlib, sys
 folder = pathlib.Path({folder!r})
 name = pathlib.Path(sys.argv[0]).name
 with (folder / "calls.jsonl").open("a") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)  # jobs are submitted at the same time, and each has a number of its own
     file.write(json.dumps([name, *sys.argv[1:]]) + "\\n")
-calls = [json.loads(line) for line in (folder / "calls.jsonl").read_text().splitlines()]
+    file.flush()
+    calls = [json.loads(line) for line in (folder / "calls.jsonl").read_text().splitlines()]
 answer = json.loads((folder / "answers.json").read_text())
 if name in answer["failing"]:
     sys.exit(answer["failing"][name])
@@ -40,7 +43,21 @@ if name == "squeue":
 if name == "scontrol":
     print("MinJobAge               = 300 sec")
 """
-COMMANDS = ("sbatch", "squeue", "sacct", "sacctmgr", "sinfo", "scontrol", "scancel")
+#: Every command that Slurm gives its users, whether this version of the executor calls it or not: one that is missing
+#: here (sshare, which checks accounts) is Slurm's own where Slurm is installed.
+COMMANDS = (
+    "sacct", "sacctmgr", "salloc", "sattach", "sbatch", "sbcast", "scancel", "scontrol", "scrontab", "sdiag", "sinfo",
+    "sprio", "squeue", "sreport", "srun", "sshare", "sstat", "strigger",
+)  # fmt: skip
+
+
+#: The executor waits 10 s longer after each look at its jobs that found none completed, and once more when it ends.
+HURRY = """\
+import asyncio
+
+sleep = asyncio.sleep
+asyncio.sleep = lambda seconds, result=None: sleep(min(seconds, 0.5), result)
+"""
 
 
 @dataclass(frozen=True)
@@ -61,10 +78,10 @@ class StubbedSlurm:
         return [call[1:] for call in map(json.loads, lines) if call[0] == command]
 
     def snakemake(self, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """As a user types it, with an empty HOME; looks at its jobs each second."""
+        """As a user types it, with an empty HOME; it is in a hurry."""
         home = self.project / "home"
         home.mkdir(exist_ok=True)
-        path = [str(self.project / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        path = [str(self.stubs), str(self.project / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
         env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "XDG_CONFIG"))}
         env |= {
             "PYTHONPATH": os.pathsep.join(path),
@@ -78,9 +95,6 @@ class StubbedSlurm:
         )
 
 
-FAST = ("--slurm-init-seconds-before-status-checks", "1", "--seconds-between-status-checks", "1")
-
-
 def make_stubbed(folder: Path) -> StubbedSlurm:
     """A project in `folder` whose data are there and whose jobs go nowhere."""
     project, stubs = folder / "project", folder / "stubs"
@@ -90,6 +104,7 @@ def make_stubbed(folder: Path) -> StubbedSlurm:
     for name in COMMANDS:
         (stubs / name).write_text(STUB.format(python=sys.executable, folder=str(stubs)))
         (stubs / name).chmod(0o755)
+    (stubs / "sitecustomize.py").write_text(HURRY)
     stubbed = StubbedSlurm(project, stubs)
     stubbed.answer(["FAILED"])
     return stubbed

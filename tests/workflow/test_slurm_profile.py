@@ -14,13 +14,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.workflow.slurm_stub import FAST, StubbedSlurm, flags, make_stubbed, prepare_run
+from tests.workflow.slurm_stub import StubbedSlurm, flags, make_stubbed, prepare_run
 from tests.workflow.toy import ROOT
 
 pytest.importorskip(
     "snakemake_executor_plugin_slurm", reason="the Slurm executor is missing: profiles/slurm/requirements.txt"
 )
-pytestmark = pytest.mark.slurm  # three of them fail where Slurm is installed but its daemons are down
 
 MODELS = ("60m", "130m", "350m", "1b")
 #: The paper's study on text that is at hand, with a vocabulary as large as its own.
@@ -69,7 +68,7 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> StubbedSlurm:
     stubbed.answer(["FAILED"], failing={"sacct": "sacct: error: Slurm accounting storage is disabled"})
     (stubbed.project / "paper.yaml").write_text(PAPER)
     targets = [prepare_run(stubbed.project, "paper", model) for model in MODELS]
-    done = stubbed.snakemake("--configfile", "paper.yaml", "--retries", "1", *FAST, *targets)
+    done = stubbed.snakemake("--configfile", "paper.yaml", "--retries", "1", *targets)
     assert done.returncode == 1, done.stdout + done.stderr
     assert len(stubbed.calls("sbatch")) == 2 * len(MODELS), done.stdout + done.stderr
     assert "SLURM status is: 'FAILED'" in done.stdout + done.stderr
@@ -84,7 +83,7 @@ def lost(tmp_path_factory: pytest.TempPathFactory) -> StubbedSlurm:
     with_image(stubbed, stubbed.project.parent / "my data", SITE)
     targets = [prepare_run(stubbed.project, "toy", "nano", seed=seed) for seed in (0, 1, 2)]
     stubbed.snakemake("--configfile", "toy.yaml", "site.yaml", "--config", "seeds=[0,1,2]", "--retries", "0",
-                      "--latency-wait", "1", *FAST, *targets)  # fmt: skip
+                      "--latency-wait", "1", *targets)  # fmt: skip
     return stubbed
 
 
@@ -150,7 +149,7 @@ def test_s5_what_the_site_decides_is_in_one_file_and_survives_default_resources(
     (stubbed.project / "site.yaml").write_text(PAPER + SITE)
     target = prepare_run(stubbed.project, "paper", "1b")
     stubbed.snakemake("--configfile", "site.yaml", "--retries", "0", "--default-resources", "mem_mb=1", "runtime=1",
-                      *FAST, target)  # fmt: skip
+                      "--", target)  # fmt: skip
     (call,) = stubbed.calls("sbatch")
     wanted = expected(
         "1b", minutes=240, mem=176552, gpus="--gpus=8",
@@ -197,7 +196,7 @@ def test_s6_from_another_folder_the_error_names_the_profile(planned: StubbedSlur
 
 def test_s13_dry_run_of_the_paper_study(planned: StubbedSlurm) -> None:
     """As typed in a fresh clone: every job, in less than 30 s of CPU time, and neither torch nor the hub is needed."""
-    (planned.project / "src/sitecustomize.py").write_text(WITHOUT_TORCH)
+    (planned.stubs / "sitecustomize.py").write_text(WITHOUT_TORCH)
     before = os.times()
     done = planned.snakemake("-n", "--quiet", "all")
     after = os.times()
@@ -212,7 +211,7 @@ def test_a_refused_submission_is_said_in_the_clusters_words(stubbed: StubbedSlur
     refusal = "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified"
     stubbed.answer(["FAILED"], failing={"sbatch": refusal})
     target = prepare_run(stubbed.project, "toy", "nano")
-    done = stubbed.snakemake("--configfile", "toy.yaml", "--retries", "0", *FAST, target)
+    done = stubbed.snakemake("--configfile", "toy.yaml", "--retries", "0", target)
     assert done.returncode == 1
     assert refusal in done.stdout + done.stderr
     assert "sbatch call:" in done.stdout + done.stderr
@@ -262,7 +261,7 @@ def test_s11_jobs_in_a_container_get_gpus_and_every_folder_of_the_study(stubbed:
     data = tmp_path / "my data"
     log = with_image(stubbed, data)
     target = "results/toy/study.yaml"
-    done = stubbed.snakemake("--configfile", "toy.yaml", "site.yaml", *FAST, target)
+    done = stubbed.snakemake("--configfile", "toy.yaml", "site.yaml", "--", target)
     assert done.returncode == 0, done.stdout + done.stderr
     call = json.loads(log.read_text().splitlines()[-1])
     assert call["argv"][0] == "exec"
