@@ -168,6 +168,22 @@ def test_s5_a_job_without_gpus_asks_for_none(lost: StubbedSlurm) -> None:
     assert said[said.index("-t") + 1] == "5"
 
 
+def test_s5_account_partition_and_the_like_reach_jobs_of_every_kind(planned: StubbedSlurm) -> None:
+    """Also the diagnostics and measurements of `all_paper`, whose time and memory stand in their rules as well."""
+    (planned.project / "account.yaml").write_text(SITE)
+    done = planned.snakemake("-n", "--configfile", "toy.yaml", "account.yaml", "--default-resources", "mem_mb=1", "--",
+                             "all", "all_paper")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = dict(re.findall(r"^rule (\w+):$.*?^    resources: (.*?)$", done.stdout, re.MULTILINE | re.DOTALL))
+    asked = {rule: found[rule] for rule in found if re.match("data|trials_|train|diagnose_|measure_", rule)}
+    assert len(asked) == 10
+    for rule, resources in asked.items():
+        partition = "gpu" if " gpu=1," in resources else "cpu"
+        for wanted in ("slurm_account=proj-one", f"slurm_partition={partition}", "qos=long", "--mail-type=FAIL"):
+            assert wanted in resources, rule
+        assert rule == "data" or (" runtime=" in resources and " mem_mb=1," not in resources), rule
+
+
 def test_every_setting_of_the_profile_has_a_comment() -> None:
     for block in (ROOT / "profiles/slurm/config.yaml").read_text().split("\n\n"):
         assert block.startswith("#"), block

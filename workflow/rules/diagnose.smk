@@ -46,7 +46,9 @@ rule diagnose_matrix_fitting:
         f"{LOGS}/diagnose/matrix-fitting.benchmark.tsv"
     threads: 1
     resources:
+        **STUDY.site_resources(),
         mem_mb=2000,
+        runtime=30,
     params:
         options=STUDY.config.diagnostics.text("matrix-fitting"),
         out=PAPER,
@@ -83,7 +85,9 @@ rule diagnose_capabilities:
         f"{LOGS}/diagnose/capabilities.benchmark.tsv"
     threads: 1
     resources:
+        **STUDY.site_resources(),
         mem_mb=2000,
+        runtime=30,
     params:
         options=STUDY.config.diagnostics.text("capabilities"),
         out=PAPER,
@@ -107,7 +111,9 @@ rule diagnose_survival_grid:
         f"{LOGS}/diagnose/survival-grid.log",
     threads: 1
     resources:
+        **STUDY.site_resources(),
         mem_mb=2000,
+        runtime=30,
     params:
         options=STUDY.config.diagnostics.text("survival-grid"),
         out=PAPER,
@@ -130,7 +136,9 @@ rule diagnose_overview:
         f"{LOGS}/diagnose/overview.log",
     threads: 1
     resources:
+        **STUDY.site_resources(),
         mem_mb=1000,
+        runtime=30,
     params:
         options=STUDY.config.diagnostics.text("overview"),
         out=PAPER,
@@ -164,7 +172,9 @@ rule diagnose_dataflow:
         f"{LOGS}/diagnose/dataflow.log",
     threads: 1
     resources:
+        **STUDY.site_resources(),
         mem_mb=2000,
+        runtime=30,
     params:
         options=STUDY.config.diagnostics.text("dataflow"),
         out=PAPER,

@@ -47,7 +47,9 @@ rule measure_memory:
         f"{LOGS}/measure/memory.log",
     threads: 1
     resources:
+        **STUDY.site_resources(),
         mem_mb=4000,
+        runtime=30,
     params:
         options=STUDY.config.measure.text("memory"),
         out=f"{ROOT}/paper",
