@@ -57,6 +57,7 @@ def preview(optimizer: LowPrecisionOptimizer, p: Tensor, group: Mapping[str, Any
     assert p.grad is not None
     store, state = optimizer.store_of(p), optimizer.state[p]
     t = state["step"] + 1
+    bits = store.bits(t)
     compress = "v_r" in state
     plan = Plan(optimizer.rule, constants(group, compress=compress), store.plan)
     operands = Operands(
@@ -64,7 +65,7 @@ def preview(optimizer: LowPrecisionOptimizer, p: Tensor, group: Mapping[str, Any
         stored=store.tensors,
         moments={name: state[name] for name in state_shapes(plan.rule, p.shape, plan.constants)},
         grad=p.grad,
-        bits=store.bits(t),
+        bits=bits,
         projection=_projection(p, store, group, t) if compress else None,
     )
     new = advance(plan, operands, rates_at(group, t))
@@ -79,7 +80,7 @@ def preview(optimizer: LowPrecisionOptimizer, p: Tensor, group: Mapping[str, Any
         moments_before=operands.moments,
         stored_before=operands.stored,
         stored=new.stored,
-        bits=operands.bits,
+        bits=bits,
     )
 
 

@@ -1,9 +1,9 @@
 """Staleness: second moments that rounding holds where they are.
 
 v = b2 v + (1 - b2) g^2 moves by (1 - b2)(g^2 - v). Where that is below half a unit in the last place of the state's
-dtype (2**-9 of v in bf16), the stored value stays, at every step again: at b2 = 0.999 it cannot even decay, since
-0.001 v is too small a step. Due: the float32 update differs from the stored value. Stale: it is due, and the stored
-value stays the same.
+dtype (in bf16 2**-10 to 2**-8 of v), the stored value stays, at every step again: at b2 = 0.999 it cannot even decay,
+since 0.001 v is too small a step for most v. Due: the float32 update differs from the stored value. Stale: it is due,
+and the stored value stays the same.
 """
 
 from __future__ import annotations
