@@ -7,9 +7,29 @@
 
 for _name, _keys in STUDY.shared_jobs().items():
 
+    _rule = _name.translate(str.maketrans("-@", "__"))
+
     rule:
         name:
-            _name.translate(str.maketrans("-@", "__"))
+            f"specs_of_{_rule}"
+        input:
+            manifest=f"{ROOT}/data/manifest.json",
+            selected=STUDY.selected_of(_keys),
+        output:
+            STUDY.run_files(_keys, "run.yaml"),
+        log:
+            f"{LOGS}/spec/{_name}.log",
+        localrule: True
+        params:
+            requests=STUDY.run_texts(_keys),
+            selected=STUDY.selected_for_each(_keys),
+        shell:
+            "mpadam spec --request {params.requests:q} --manifest {input.manifest:q} "
+            "--selected {params.selected:q} --out {output:q} > {log:q} 2>&1"
+
+    rule:
+        name:
+            _rule
         input:
             STUDY.run_files(_keys, "run.yaml"),
         output:
@@ -28,4 +48,5 @@ for _name, _keys in STUDY.shared_jobs().items():
             + STOP
             + " --replace --run-dir {params.folders:q} > {log:q} 2>&1"
 
-    workflow.ruleorder(_name.translate(str.maketrans("-@", "__")), "train")
+    workflow.ruleorder(_rule, "train")
+    workflow.ruleorder(f"specs_of_{_rule}", "spec")

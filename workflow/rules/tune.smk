@@ -8,12 +8,30 @@ if STUDY.config.tuning.trials_per_job == "all":
 
     # Per tuning, since the number of its trials is its optimizer entry's: a rule of its own each, of one pattern.
     for _key in STUDY.tunings():
+        _name = f"trials_{_key.model}_{_key.regime}_{_key.optimizer}".translate(
+            str.maketrans("-@", "__")
+        )
 
         rule:
             name:
-                f"trials_{_key.model}_{_key.regime}_{_key.optimizer}".translate(
-                    str.maketrans("-@", "__")
-                )
+                f"specs_of_{_name}"
+            input:
+                manifest=f"{ROOT}/data/manifest.json",
+            output:
+                STUDY.trial_files(_key, "run.yaml"),
+            log:
+                f"{LOGS}/spec/tuning/{_key.model}/{_key.regime}/{_key.optimizer}.log",
+            localrule: True
+            params:
+                requests=STUDY.trial_texts(_key),
+            shell:
+                "mpadam spec --request {params.requests:q} --manifest {input.manifest:q} --out {output:q} > {log:q} 2>&1"
+
+        workflow.ruleorder(f"specs_of_{_name}", "trial_spec")
+
+        rule:
+            name:
+                _name
             input:
                 STUDY.trial_files(_key, "run.yaml"),
             output:

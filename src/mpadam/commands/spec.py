@@ -1,9 +1,10 @@
-"""`mpadam spec`: write the run.yaml of one run or trial."""
+"""`mpadam spec`: write the run.yaml of runs or trials."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 HELP = "write run.yaml: every field that changes a run's numbers, and their hash"
 EXAMPLE = (
@@ -14,30 +15,37 @@ EXAMPLE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--request", required=True, help="what the configuration says of the run, as JSON")
+    parser.add_argument("--request", required=True, nargs="+", help="what the configuration says of each run, as JSON")
     parser.add_argument("--manifest", required=True, type=Path, help="manifest.json of the study's data")
-    parser.add_argument("--selected", type=Path, nargs="*", default=[], help="selected.yaml of its tuning, if any")
-    parser.add_argument("--out", required=True, type=Path, help="the run.yaml to write")
+    parser.add_argument(
+        "--selected", nargs="*", default=[], help="selected.yaml of each run's tuning, - where a run has none"
+    )
+    parser.add_argument("--out", required=True, type=Path, nargs="+", help="the run.yaml of each, to write")
 
 
 def run(args: argparse.Namespace) -> int:
     import json
-    import os
 
     from mpadam.study.load import read_yaml
+
+    selected = args.selected or ["-"] * len(args.out)
+    for key, given in (("--request", args.request), ("--selected", selected)):
+        if len(given) != len(args.out):
+            raise ValueError(f"{key} has {len(given)} values and --out {len(args.out)}: give one for each run")
+    manifest = json.loads(args.manifest.read_text())
+    for request, tuned, out in zip(args.request, selected, args.out, strict=True):
+        _write(json.loads(request), {} if tuned == "-" else read_yaml(Path(tuned))["values"], manifest, args, out)
+    return 0
+
+
+def _write(
+    request: dict[str, Any], selected: dict[str, float], manifest: dict[str, Any], args: argparse.Namespace, out: Path
+) -> None:
+    import os
+
     from mpadam.study.spec import auto_here, resolve, write_run_file
 
-    selected: dict[str, float] = {}
-    for path in args.selected:
-        selected.update(read_yaml(path)["values"])
-    request = json.loads(args.request)
-    run_file = resolve(
-        request,
-        manifest=json.loads(args.manifest.read_text()),
-        selected=selected,
-        data=os.path.relpath(args.manifest.parent, args.out.parent),
-        auto=auto_here(request),
-    )
-    write_run_file(args.out, run_file)
-    print(f"{args.out}: {run_file.spec.hash}")
-    return 0
+    data = os.path.relpath(args.manifest.parent, out.parent)
+    run_file = resolve(request, manifest=manifest, selected=selected, data=data, auto=auto_here(request))
+    write_run_file(out, run_file)
+    print(f"{out}: {run_file.spec.hash}")

@@ -76,8 +76,16 @@ class Workflow:
 
     def selected_of_run(self, wildcards: Any) -> list[str]:
         """The selected.yaml a run's specification needs: one, or none when nothing is searched."""
-        source = selection_key(self.config, _run_key(wildcards))
-        return [str(self.paths.selected(source))] if self.searches(source) else []
+        return self.selected_of([_run_key(wildcards)])
+
+    def selected_of(self, keys: list[RunKey]) -> list[str]:
+        """The selected.yaml that the specifications of these runs need, each once."""
+        sources = dict.fromkeys(selection_key(self.config, key) for key in keys)
+        return [str(self.paths.selected(source)) for source in sources if self.searches(source)]
+
+    def selected_for_each(self, keys: list[RunKey]) -> list[str]:
+        """The same, one for each run, `-` where nothing is searched."""
+        return [next(iter(self.selected_of([key])), "-") for key in keys]
 
     def trial_summaries(self, wildcards: Any) -> list[str]:
         """The summary of every trial of a tuning."""
@@ -236,10 +244,17 @@ class Workflow:
         return canonical_json({"data": data, "tokenizer": self.config.tokenizer.model_dump(mode="json")})
 
     def run_text(self, wildcards: Any) -> str:
-        return canonical_json(run_request(self.config, _run_key(wildcards)))
+        return self.run_texts([_run_key(wildcards)])[0]
+
+    def run_texts(self, keys: list[RunKey]) -> list[str]:
+        return [canonical_json(run_request(self.config, key)) for key in keys]
 
     def trial_text(self, wildcards: Any) -> str:
-        return canonical_json(trial_request(self.config, _tuning_key(wildcards), int(wildcards.trial)))
+        return self.trial_texts(_tuning_key(wildcards))[int(wildcards.trial)]
+
+    def trial_texts(self, key: TuningKey) -> list[str]:
+        trials = range(len(trial_values(self.config, key.optimizer)))
+        return [canonical_json(trial_request(self.config, key, trial)) for trial in trials]
 
     def tuning_text(self, wildcards: Any) -> str:
         return canonical_json(tuning_identity(self.config, _tuning_key(wildcards)))
