@@ -5,15 +5,16 @@
 
 | quantity | branch | role | bin | value | count |
 |---|---|---|---|---|---|
-| survival | additive, multiplicative, both | embedding, ... | exponent, or zero | share that survives | intended |
-| weights | | embedding, ... | the same | share of the role's weights | weights |
-| cosine, at_least, at_most | additive, ln, log2 | all, embedding, ... | | see mpadam.probes.descent | |
-| undefined | multiplicative | all, embedding, ... | | weights without a logarithm | |
-| loss_before, loss_after, loss_fell | | | | nats a token; 1 or 0 | |
+| survival | additive, multiplicative, both | embedding, ... | exponent | share that survives | intended |
+| weights | | embedding, ... | exponent | share of the role's weights | weights |
+| cosine, at_least, at_most | additive, ln, log2 | all, embedding, ... | | see mpadam.probes.descent | looks |
+| undefined | multiplicative | all, embedding, ... | | weights without a logarithm | looks |
+| loss_before, loss_after | | | | nats a token, of the same batch | looks |
+| loss_fell | | | | share of looks; absent where the rates were zero | looks |
 | stale | v, v_e, v_r | | | share of due entries that stay | due |
 
-`bin` e holds 2**e <= |w| < 2**(e + 1). A run that diverged has the looks before it did.
-What a run has not looked at is not there.
+Bin e holds 2**e <= |w| < 2**(e + 1), and -inf what is zero. A run that diverged has the looks before it did. What a
+run has not looked at is not there; a run of more than PARTS looks is told in so many parts (see `in_parts`).
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ from mpadam.study.load import ConfigError
 from mpadam.training.folder import read_json
 from mpadam.training.metrics import read_metrics
 
-COLUMNS = (
-    *("model", "budget", "regime", "optimizer", "seed", "step"),
-    *("quantity", "branch", "role", "bin", "value", "count"),
-)
-Row = tuple[str, str, str, str, float, int | None]  # from quantity on
+_KEY = ("model", "budget", "regime", "optimizer", "seed")
+_WORDS = ("quantity", "branch", "role", "bin")
+_ABOUT = ("steps", "beta2", "state_dtype")
+COLUMNS = (*_KEY, "step", *_WORDS, "value", "count")
+PARTS = 10  # of a run that has more looks than that: the table of the paper's study would be too large to open
+Row = tuple[str, str, str, str, float, int]  # from quantity on
 _SEPARATE = ("bins", "weights")  # of a role's survival: the rest are branches
 
 
@@ -48,7 +50,8 @@ class Looks:
 
     def of(self, *quantities: str) -> pd.DataFrame:
         """The rows of these quantities."""
-        return self.table[self.table["quantity"].isin(quantities)]
+        rows = self.table[self.table["quantity"].isin(quantities)]
+        return rows.astype({column: "str" for column in rows if rows[column].dtype == "category"})
 
     def to_csv(self) -> str:
         return self.table[list(COLUMNS)].to_csv(index=False, lineterminator="\n")
@@ -57,22 +60,57 @@ class Looks:
 def read_looks(collected: Collected) -> Looks:
     """The looks of every run that has ended, in the grid's order."""
     ended = collected.runs[collected.runs["status"].isin(("completed", "diverged"))]
-    rows = []
+    frames = [_empty()]
     for run in ended.to_dict("records"):
         folder = collected.paths.root / str(run["folder"])
         if (folder / FILE).exists():
-            key = tuple(run[column] for column in COLUMNS[:5])
-            about = _about(folder)
-            rows += [(*key, step, *row, *about) for step, row in _rows_of(folder / FILE)]
-    table = pd.DataFrame(rows, columns=[*COLUMNS, "steps", "beta2", "state_dtype"])
-    return Looks(table.astype({"value": "float64", "count": "Int64"}))
+            key = {column: run[column] for column in _KEY}
+            frames.append(in_parts(_frame(folder / FILE)).assign(**key, **_about(folder)))
+    table = pd.concat(frames, ignore_index=True)[[*COLUMNS, *_ABOUT]]
+    return Looks(table.astype(dict.fromkeys((*_KEY[:1], *_KEY[2:4], *_WORDS, "state_dtype"), "category")))
 
 
-def _about(folder: Path) -> tuple[int, float, str]:
-    """Planned steps, beta2 and dtype of the states of a run."""
+def _empty() -> pd.DataFrame:
+    """No look, with the type of every column."""
+    kinds = {**dict.fromkeys((*_KEY, *_WORDS, "state_dtype"), "str"), **dict.fromkeys(("value", "beta2"), "float64")}
+    whole = dict.fromkeys(("budget", "seed", "step", "count", "steps"), "int64")
+    return pd.DataFrame(columns=[*COLUMNS, *_ABOUT]).astype(kinds | whole)
+
+
+def _frame(path: Path) -> pd.DataFrame:
+    """The rows of one run, from step on."""
+    rows = [(step, *row) for step, row in _rows_of(path)]
+    return pd.DataFrame(rows, columns=["step", *_WORDS, "value", "count"]).astype({"value": "float64"})
+
+
+def in_parts(rows: pd.DataFrame) -> pd.DataFrame:
+    """A run of more than PARTS looks in so many equal parts: counts summed, values averaged by what each counted (so a
+    share is that of the sums), the step that of the last look of the part."""
+    steps = sorted(rows["step"].unique())
+    if len(steps) <= PARTS:
+        return rows
+    part = {step: k * PARTS // len(steps) for k, step in enumerate(steps)}
+    last = {part[step]: step for step in steps}
+    known = rows["value"].notna()
+    weighed = rows.assign(
+        step=rows["step"].map(part).map(last),
+        sum=(rows["value"] * rows["count"]).where(known, 0.0),
+        weight=rows["count"].where(known, 0),
+    )
+    keys = ["step", *_WORDS]
+    merged = weighed.groupby(keys, sort=False)[["sum", "weight", "count"]].sum().reset_index()
+    value = merged["sum"] / merged["weight"].where(merged["weight"] > 0)
+    held = merged["quantity"] == "weights"  # a bin that a look found empty has no row of it
+    whole = merged[held].groupby(["step", "role"], sort=False)["count"].transform("sum")
+    value[held] = merged.loc[held, "count"] / whole
+    return merged.assign(value=value)[["step", *_WORDS, "value", "count"]]
+
+
+def _about(folder: Path) -> dict[str, Any]:
+    """What a figure groups by beside the keys of a run."""
     summary = read_json(folder / "summary.json") or {}
-    spec = summary["spec"]
-    return spec["training"]["steps"], summary["hyperparameters"]["beta2"], spec["optimizer"]["state_dtype"]
+    spec, beta2 = summary["spec"], summary["hyperparameters"]["beta2"]
+    return {"steps": spec["training"]["steps"], "beta2": beta2, "state_dtype": spec["optimizer"]["state_dtype"]}
 
 
 def _rows_of(path: Path) -> Iterator[tuple[int, Row]]:
@@ -89,29 +127,38 @@ def _rows_of(path: Path) -> Iterator[tuple[int, Row]]:
 
 def _rows(line: dict[str, Any]) -> Iterator[Row]:
     """A line of probes.jsonl as rows."""
-    yield from _losses(line["loss"])
+    yield from _losses(line["loss"], moved=_moved(line))
     for role, record in line["survival"].items():
         yield from _survival(role, record)
     for role, record in line["descent"].items():
-        for branch, measures in record.items():
-            if branch == "undefined":
-                yield "undefined", "multiplicative", role, "", float(measures), None
-                continue
+        if "undefined" in record:
+            yield "undefined", "multiplicative", role, "", float(record["undefined"]), 1
+        for branch, measures in _branches(record).items():
             for quantity, value in measures.items():
-                yield quantity, branch, role, "", _float(value), None
+                yield quantity, branch, role, "", _float(value), 1
     for state, counts in line["staleness"].items():
         yield "stale", state, "", "", _share(counts["stale"], counts["due"]), counts["due"]
 
 
-def _losses(loss: dict[str, float | None]) -> Iterator[Row]:
+def _moved(line: dict[str, Any]) -> bool:
+    """Whether the update was one: at a rate of zero, where a schedule may end, no branch has a direction."""
+    return any(measures["cosine"] is not None for measures in _branches(line["descent"]["all"]).values())
+
+
+def _branches(record: dict[str, Any]) -> dict[str, dict[str, float | None]]:
+    return {branch: measures for branch, measures in record.items() if branch != "undefined"}
+
+
+def _losses(loss: dict[str, float | None], *, moved: bool) -> Iterator[Row]:
     before, after = _float(loss["before"]), _float(loss["after"])
-    yield "loss_before", "", "", "", before, None
-    yield "loss_after", "", "", "", after, None
-    yield "loss_fell", "", "", "", float(after < before), 1  # a loss that is not finite has not fallen
+    yield "loss_before", "", "", "", before, 1
+    yield "loss_after", "", "", "", after, 1
+    if moved:
+        yield "loss_fell", "", "", "", float(after < before), 1  # a loss that is not finite has not fallen
 
 
 def _survival(role: str, record: dict[str, Any]) -> Iterator[Row]:
-    bins = [str(b) for b in record["bins"]]
+    bins = ["-inf" if b == "zero" else str(b) for b in record["bins"]]
     total = sum(record["weights"])
     for at, count in zip(bins, record["weights"], strict=True):
         yield "weights", "", role, at, count / total, count

@@ -17,13 +17,13 @@ from mpadam.probes.outputs import DESCENT
 
 WIDTH, COLUMNS = 2.1, 5
 HEIGHTS = (1.9, 1.2)  # of a panel of cosines, and of the one of the loss below it
-INTERVALS = 20  # of a run, within which looks are averaged
+INTERVALS = 10  # of a run, within which looks are averaged
 #: branch -> dash: z as log2(1 + u_m) has the same cosine
 BRANCHES: dict[str, Any] = {"additive": "-", "ln": (0, (2, 1.2))}
 
 
 def descent_means(looks: Looks) -> pd.DataFrame:
-    """regime, optimizer, quantity, branch, progress -> mean over the looks of an interval, their number.
+    """regime, optimizer, quantity, branch, progress -> mean over the looks of an interval, and count.
 
     Quantities: `cosine` over all parameters, and `loss_fell`. progress: end of the interval as share of the run.
     """
@@ -34,8 +34,9 @@ def descent_means(looks: Looks) -> pd.DataFrame:
         rows = rows[rows["optimizer"].isin(MAIN)]
     progress = (rows["step"] / rows["steps"] * INTERVALS).astype("float64").apply(_up) / INTERVALS
     keys = ["regime", "optimizer", "quantity", "branch", "progress"]
-    grouped = rows.assign(progress=progress).groupby(keys, sort=False)["value"]
-    return grouped.agg(["mean", "count"]).reset_index().sort_values(keys, kind="stable")
+    rows = rows.assign(progress=progress, sum=rows["value"] * rows["count"])[rows["value"].notna()]
+    summed = rows.groupby(keys)[["sum", "count"]].sum().reset_index()
+    return summed.assign(mean=summed["sum"] / summed["count"]).drop(columns="sum")
 
 
 def _up(x: float) -> int:
@@ -106,8 +107,8 @@ _CAPTION = (
     'Along training, above: cosine between each branch and the step that "Theorem 4.1" of the paper assumes, -g for '
     "the additive branch and -g_e = -ln(2) w g for z = ln(1 + u_m) of the multiplicative one (the same for log2), over "
     "all parameters; the theorem's conditions can hold for some rate only at cosine 1. Below: share of looks at which "
-    "the loss of the same batch was lower after the step. Points are means over runs and over the looks of a twentieth "
-    "of training. AdamW and M+Adam alone, where the study has them; every other run is in probes.csv."
+    "the loss of the same batch was lower after the step. Points are means over runs and over the looks of a tenth of "
+    "training. AdamW and M+Adam alone, where the study has them; every other run is in probes.csv."
 )
 
 

@@ -25,10 +25,10 @@ def stale_shares(looks: Looks) -> pd.DataFrame:
     """state_dtype, beta2, state, regime, optimizer -> due, stale, share: summed over all looks."""
     rows = looks.of("stale").rename(columns={"branch": "state", "count": "due"})
     rows = rows[rows["due"] > 0]
-    rows = rows.assign(stale=(rows["value"] * rows["due"].astype("float64")).round().astype("int64"))
+    rows = rows.assign(stale=(rows["value"] * rows["due"]).round().astype("int64"))
     keys = ["state_dtype", "beta2", "state", "regime", "optimizer"]
     summed = rows.groupby(keys, sort=True)[["due", "stale"]].sum().reset_index()
-    return summed.assign(share=(summed["stale"] / summed["due"]).astype("float64"))
+    return summed.assign(share=summed["stale"] / summed["due"])
 
 
 def staleness_picture(looks: Looks) -> Picture:
@@ -45,8 +45,14 @@ def staleness_picture(looks: Looks) -> Picture:
                 if not values:
                     continue
                 middle = place + (shift - 1) * _APART
-                steps = [_SPREAD * (i / max(1, len(values) - 1) - 0.5) for i in range(len(values))]
-                axes.plot([middle + s for s in steps], values, marker, color=colour, markersize=4, alpha=0.7)
+                axes.plot(
+                    [middle + step for step in _spread(len(values))],
+                    values,
+                    marker,
+                    color=colour,
+                    markersize=4,
+                    alpha=0.7,
+                )
                 axes.hlines(sum(values) / len(values), middle - 0.1, middle + 0.1, color=colour, linewidth=1.5)
         axes.set_xticks(range(len(places)), [f"{dtype}\n{beta2:g}" for dtype, beta2 in places])
         axes.set_xlim(-0.5, max(0, len(places) - 1) + 0.5)
@@ -60,6 +66,10 @@ def staleness_picture(looks: Looks) -> Picture:
         ]
         figure.legend(handles=handles, loc="outside right upper", frameon=False)
     return Picture(STALENESS, "Stale second moments along training", figure, _CAPTION, _alt(places), shares)
+
+
+def _spread(count: int) -> list[float]:
+    return [0.0] if count == 1 else [_SPREAD * (i / (count - 1) - 0.5) for i in range(count)]
 
 
 _CAPTION = (

@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator
 
+from mpadam.analysis.entries import is_level
 from mpadam.analysis.pictures import Picture, drawing
 from mpadam.analysis.probes import Looks
 from mpadam.analysis.style import BLACK, BLUE, VERMILLION, OptimizerStyle, optimizer_styles
@@ -21,6 +22,8 @@ from mpadam.probes.outputs import survival_figure
 PROJECTIONS = ("attention", "mlp", "projection")
 FEWEST = 100  # intended updates of a bin that is drawn
 WIDTH, HEIGHT, COLUMNS = 2.5, 2.0, 4
+ZERO = "-inf"  # the bin of weights that are zero
+_ZERO = 2.5  # binades from the lowest bin down to the place of zero
 #: branch -> colour, dash, label
 BRANCHES: dict[str, tuple[str, Any, str]] = {
     "additive": (BLUE, "-", "additive part alone"),
@@ -38,32 +41,35 @@ def survival_shares(looks: Looks, regime: str) -> pd.DataFrame:
     own = looks.of("survival", "weights")
     own = own[(own["regime"] == regime) & own["role"].isin(PROJECTIONS)]
     own = own.assign(branch=own["branch"].where(own["quantity"] == "survival", "weights"))
-    own = own.assign(survived=(own["value"] * own["count"].astype("float64")).round())
+    own = own.assign(survived=(own["value"] * own["count"]).round())
     grouped = own.groupby(["optimizer", "branch", "bin"], sort=False)[["count", "survived"]].sum().reset_index()
     whole = grouped.groupby(["optimizer", "branch"])["count"].transform("sum")
     share = (grouped["survived"] / grouped["count"]).where(grouped["branch"] != "weights", grouped["count"] / whole)
-    place = pd.to_numeric(grouped["bin"], errors="coerce")
-    table = grouped.assign(share=share.astype("float64"), place=place, survived=grouped["survived"].astype("int64"))
+    place = pd.to_numeric(grouped["bin"])
+    table = grouped.assign(share=share, place=place, survived=grouped["survived"].astype("int64"))
     table.loc[table["branch"] == "weights", "survived"] = 0
-    table = table.sort_values(["optimizer", "branch", "place"], na_position="first", kind="stable")
+    table = table.sort_values(["optimizer", "branch", "place"], kind="stable")
     return table.rename(columns={"count": "intended"})[["optimizer", "branch", "bin", "intended", "survived", "share"]]
 
 
 def survival_picture(looks: Looks, regime: str) -> Picture:
     """A panel an optimizer of the regime: share of intended updates that change the stored weight, against |w|."""
     shares = survival_shares(looks, regime)
-    styles = optimizer_styles(shares["optimizer"].tolist())
+    levels = set(filter(is_level, shares["optimizer"]))
+    drawn = shares[~shares["optimizer"].isin(levels) & (shares["intended"] >= FEWEST)]
+    styles = optimizer_styles(drawn["optimizer"].tolist())
     columns = min(COLUMNS, max(1, len(styles)))
     rows = max(1, -(-len(styles) // columns))
     with drawing():
         figure = Figure((columns * WIDTH + 2.2, rows * HEIGHT + 0.4), layout="constrained")
         panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel().tolist()
-        for axes, (name, style) in zip(panels, styles.items(), strict=False):
-            _panel(axes, shares[shares["optimizer"] == name], style)
         for axes in panels[len(styles) :]:
             axes.set_visible(False)
         if styles:
-            _common_axes(panels, shares, columns, len(styles))
+            low, high = _ends(drawn)
+            for axes, (name, style) in zip(panels, styles.items(), strict=False):
+                _panel(axes, drawn[drawn["optimizer"] == name], style, low)
+            _name_axes(panels[: len(styles)], columns, low, high)
             figure.legend(handles=_legend(), loc="outside right upper", frameon=False, handlelength=2.6)
         else:
             panels[0].set_visible(True)
@@ -72,43 +78,38 @@ def survival_picture(looks: Looks, regime: str) -> Picture:
     return Picture(survival_figure(regime), title, figure, _caption(regime), _alt(regime, list(styles)), shares)
 
 
-def _place(shares: pd.DataFrame, lowest: int) -> pd.Series:
-    """Where a bin lies on the axis: the middle of its binade, zero two binades below the lowest."""
-    return pd.to_numeric(shares["bin"], errors="coerce").add(0.5).fillna(lowest - 1.5)
+def _ends(drawn: pd.DataFrame) -> tuple[int, int]:
+    """Exponents of the lowest bin that is drawn, and of the end of the highest."""
+    exponents = pd.to_numeric(drawn.loc[drawn["bin"] != ZERO, "bin"])
+    return (int(exponents.min()), int(exponents.max()) + 1) if len(exponents) else (0, 1)
 
 
-def _panel(axes: Axes, shares: pd.DataFrame, style: OptimizerStyle) -> None:
+def _places(shares: pd.DataFrame, low: int) -> list[float]:
+    """Where bins lie on the axis: in the middle of their binade, zero left of them all."""
+    return [low - _ZERO if place == ZERO else int(place) + 0.5 for place in shares["bin"]]
+
+
+def _panel(axes: Axes, shares: pd.DataFrame, style: OptimizerStyle, low: int) -> None:
     axes.set_title(style.label, fontsize="medium", loc="left")
-    lowest = _lowest(shares)
     weights = shares[shares["branch"] == "weights"]
-    axes.bar(_place(weights, lowest).tolist(), weights["share"].tolist(), width=0.9, color=_WEIGHTS, linewidth=0)
+    axes.bar(_places(weights, low), weights["share"].tolist(), width=0.9, color=_WEIGHTS, linewidth=0)
     for branch, (colour, dash, _) in BRANCHES.items():
-        own = shares[(shares["branch"] == branch) & (shares["intended"] >= FEWEST)]
-        numbered = own[own["bin"] != "zero"]
+        own = shares[shares["branch"] == branch]
         look: dict[str, Any] = {"color": colour, "linewidth": 1.3, "marker": ".", "markersize": 4}
-        axes.plot(_place(numbered, lowest).tolist(), numbered["share"].tolist(), linestyle=dash, **look)
-        zero = own[own["bin"] == "zero"]
-        axes.plot(_place(zero, lowest).tolist(), zero["share"].tolist(), linestyle="none", **look)
+        for part, style_of_part in ((own[own["bin"] != ZERO], dash), (own[own["bin"] == ZERO], "none")):
+            axes.plot(_places(part, low), part["share"].tolist(), linestyle=style_of_part, **look)
 
 
-def _lowest(shares: pd.DataFrame) -> int:
-    exponents = pd.to_numeric(shares["bin"], errors="coerce").dropna()
-    return int(exponents.min()) if len(exponents) else 0
-
-
-def _common_axes(panels: Sequence[Axes], shares: pd.DataFrame, columns: int, shown: int) -> None:
-    exponents = pd.to_numeric(shares["bin"], errors="coerce").dropna().astype(int)
-    low, high = int(exponents.min()), int(exponents.max()) + 1
+def _name_axes(panels: Sequence[Axes], columns: int, low: int, high: int) -> None:
     ticks = [e for e in range(low, high + 1) if e % 4 == 0]
-    for index in range(shown):
-        axes = panels[index]
+    for index, axes in enumerate(panels):
         axes.set_ylim(-0.04, 1.04)
-        axes.set_xlim(low - 2.2, high + 0.2)
-        axes.xaxis.set_major_locator(FixedLocator([low - 1.5, *ticks]))
+        axes.set_xlim(low - _ZERO - 0.8, high + 0.2)
+        axes.xaxis.set_major_locator(FixedLocator([low - _ZERO, *ticks]))
         axes.set_xticklabels(["0", *(f"$2^{{{e}}}$" for e in ticks)])
         if index % columns == 0:
             axes.set_ylabel("share that survives")
-        if index + columns >= shown:
+        if index + columns >= len(panels):
             axes.set_xlabel("|w|")
             axes.tick_params(labelbottom=True)
 
@@ -128,8 +129,8 @@ def _caption(regime: str) -> str:
         "update is intended where the part in question is not zero, and survives where what it would store differs "
         "from what a step of zero would store, both on the block scales of the whole update, with its random bits and "
         f"its carry. Bins with fewer than {FEWEST} intended updates are left out; grey bars are the share of weights "
-        "that lie in the bin. See whether the multiplicative part is alive at large |w|, where the additive part is "
-        "rounded away."
+        "that lie in the bin. Levels of ablations are in the CSV alone. See whether the multiplicative part is alive "
+        "at large |w|, where the additive part is rounded away."
     )
 
 
