@@ -59,6 +59,19 @@ def test_a_table_and_a_figure_of_one_name_have_places_of_their_own(study: FakeSt
     assert {"table2", "table2-figure"} < set(pages[(root / "index.html").resolve()].ids)
 
 
+def test_the_points_of_a_figure_lead_to_the_runs_behind_them(study: FakeStudy) -> None:
+    study.diverge(**RUN)
+    text = build_all(study).text
+    html = (study.paths.root / "index.html").read_text()
+    points = re.findall(r'<li><a href="#(tiny/[^"]+)">[^<]+</a>: ([^<]+)</li>', html)
+    assert {cell for cell, _ in points} == {
+        f"tiny/{b}x/{r}/{o}" for b in (1, 2) for r in study.config.regimes for o in study.config.optimizers
+    }
+    assert dict(points)["tiny/1x/bf16-bf16/adamw"] == "div."
+    assert re.fullmatch(r"\d+\.\d\d ± \d+\.\d\d \(n=2\)", dict(points)["tiny/1x/bf16-bf16/m-plus-adam"])
+    assert "points, with the runs behind each" in text
+
+
 def test_the_page_is_static_but_for_its_own_script(study: FakeStudy) -> None:
     page = build_all(study)
     assert set(page.tags).isdisjoint({"link", "iframe", "object", "form"})

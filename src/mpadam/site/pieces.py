@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from mpadam.site.points import Point, points
+
 #: shown first, in this order; the rest follows by name
 FIRST = (
     *("table2", "figure4", "figure4-all", "write-backs", "figure6", "ablations", "hyperparameters"),
@@ -31,6 +33,7 @@ class Piece:
 
     anchor: its place on the page; a figure beside a table of the same name has another.
     image: link to the picture of a figure, None for a table.
+    points: what a figure shows of runs.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Piece:
     content: dict[str, Any]
     image: str | None
     downloads: tuple[Download, ...]
+    points: tuple[Point, ...] = ()
 
 
 def read_pieces(root: Path) -> list[Piece]:
@@ -51,7 +55,7 @@ def read_pieces(root: Path) -> list[Piece]:
 
 def _piece(path: Path, root: Path) -> Piece:
     content = json.loads(path.read_text(encoding="utf-8"))
-    formats = ("svg", "pdf", "png") if path.parent.name == "figures" else ("csv", "md", "tex")
+    formats = ("svg", "pdf", "png", "csv") if path.parent.name == "figures" else ("csv", "md", "tex")
     files = {suffix: path.with_suffix(f".{suffix}") for suffix in formats}
     return Piece(
         name=path.stem,
@@ -61,6 +65,7 @@ def _piece(path: Path, root: Path) -> Piece:
         content=content,
         image=link(files["svg"], root) if "svg" in files else None,
         downloads=tuple(Download(suffix.upper(), link(f, root)) for suffix, f in files.items() if f.exists()),
+        points=points(files["csv"]) if "svg" in files else (),
     )
 
 
