@@ -59,10 +59,20 @@ def random_bits(
         words = [
             torch.full((), w, dtype=torch.int64, device=index.device) if not isinstance(w, Tensor) else w for w in words
         ]
-    key_0, key_1 = (_key(start, words) for start in _CHAINS)
-    bits = (index & _WORD) ^ key_0
+    return bits_of(index, bit_keys(*words))
+
+
+def bit_keys(seed: int | Tensor, tensor_id: int | Tensor, step: int | Tensor) -> tuple[int | Tensor, int | Tensor]:
+    """The two words of the key, which every element of one tensor shares in one step."""
+    key_0, key_1 = (_key(start, (seed, tensor_id, step)) for start in _CHAINS)
+    return key_0, key_1
+
+
+def bits_of(index: Tensor, keys: tuple[int | Tensor, int | Tensor]) -> Tensor:
+    """32 random bits for every flat index (int64), as int32: `random_bits` from keys that are there already."""
+    bits = (index & _WORD) ^ keys[0]
     _hash_in_place(bits)
-    bits ^= ((index >> 32) * _INDEX_HIGH & _WORD) ^ key_1
+    bits ^= ((index >> 32) * _INDEX_HIGH & _WORD) ^ keys[1]
     _hash_in_place(bits)
     return bits.to(torch.int32)
 

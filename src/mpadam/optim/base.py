@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import torch
@@ -24,6 +25,7 @@ from mpadam.numerics import get_format
 from mpadam.numerics.base import Format
 from mpadam.optim.apollo import can_compress, projection_matrix
 from mpadam.optim.checkpoints import box, unbox
+from mpadam.optim.compiled import CompiledUpdate, can_compile
 from mpadam.optim.options import (
     DTYPES,
     check_fixed,
@@ -38,7 +40,7 @@ from mpadam.optim.options import (
 from mpadam.optim.rules import state_shapes
 from mpadam.optim.sharding import is_split, local, position_of, splits
 from mpadam.optim.store import StorePlan, WeightStore
-from mpadam.optim.update import Observation, Operands, Plan, compiled_update, observed_update, update
+from mpadam.optim.update import Observation, Operands, Plan, observed_update, update
 
 
 @dataclass
@@ -49,10 +51,32 @@ class _Slot:
     store: WeightStore
     moments: tuple[str, ...]
     fixed: dict[str, Any]
+    compiled: CompiledUpdate | None = None
 
     @property
     def compresses(self) -> bool:
         return self.plan.constants.second_moment == "apollo_e"
+
+
+class _Shared:
+    """What the parameters of one group share in one step, worked out once."""
+
+    def __init__(self, group: dict[str, Any]) -> None:
+        self.group = group
+        self._fixed = fixed(group)
+        self.rates = cache(partial(rates_at, group))
+        self.rate_tensors = cache(lambda t: self.rates(t).tensors())
+        self._constants = cache(lambda compress: constants(group, compress=compress))
+
+    def check(self, slot: _Slot) -> None:
+        """ValueError if an option moved that must not."""
+        if slot.fixed != self._fixed:
+            check_fixed(self.group, slot.fixed)
+
+    def plan(self, slot: _Slot) -> Plan:
+        """The plan of a parameter with the constants of this step: options may have moved."""
+        now = self._constants(slot.compresses)
+        return slot.plan if slot.plan.constants == now else replace(slot.plan, constants=now)
 
 
 class LowPrecisionOptimizer(torch.optim.Optimizer):
@@ -185,36 +209,39 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        work = [(n, p, group) for n, (p, group) in enumerate(self._members()) if p.grad is not None]
+        work = [(n, p, group, self._slots.get(p)) for n, (p, group) in enumerate(self._members()) if p.grad is not None]
         for group in self.param_groups:
             check_moving(group)
-        for _, p, group in work:
+        shared = {id(group): _Shared(group) for group in self.param_groups}
+        for _, p, group, slot in work:
             _check_gradient(p)
-            if p in self._slots:
-                check_fixed(group, self._slots[p].fixed)
-                self._slots[p].store.check_untouched()
-        for new in [(p, self._plan(p, group), group, n) for n, p, group in work if p not in self._slots]:
+            if slot is not None:
+                shared[id(group)].check(slot)
+                slot.store.check_untouched()
+        for new in [(p, self._plan(p, group), group, n) for n, p, group, slot in work if slot is None]:
             self._adopt(*new)  # frozen until now
-        for _, p, group in work:
-            self._update(p, group)
+        for _, p, group, slot in work:
+            self._update(p, slot or self._slots[p], shared[id(group)])
         return loss
 
-    def _update(self, p: Tensor, group: dict[str, Any]) -> None:
-        slot, state = self._slots[p], self.state[p]
+    def _update(self, p: Tensor, slot: _Slot, shared: _Shared) -> None:
+        state, group = slot.store.state, shared.group
         t = state["step"] + 1
-        operands, rates = self._operands(p, slot, group, t), rates_at(group, t)
-        plan = replace(slot.plan, constants=constants(group, compress=slot.compresses))  # options may have moved
-        if group["compile"] and self.observer is None:
-            compiled_update(plan, operands, rates)
-        elif self.observer is None:
-            update(plan, operands, rates)
+        operands = self._operands(p, slot, group, t)
+        slot.plan = shared.plan(slot)
+        if self.observer is not None:
+            self.observer(p, observed_update(slot.plan, operands, shared.rates(t), t))
+        elif group["compile"] and can_compile(operands.grad.device.type):
+            if slot.compiled is None or slot.compiled.plan is not slot.plan:
+                slot.compiled = CompiledUpdate(slot.plan)
+            slot.compiled(operands, shared.rate_tensors(t))
         else:
-            self.observer(p, observed_update(plan, operands, rates, t))
+            update(slot.plan, operands, shared.rates(t))
         state["step"] = t
         slot.store.remember()
 
     def _operands(self, p: Tensor, slot: _Slot, group: dict[str, Any], t: int) -> Operands:
-        state, store = self.state[p], slot.store
+        store, state = slot.store, slot.store.state
         projection = None
         if slot.compresses:
             projection = projection_matrix(
@@ -225,12 +252,14 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
                 refresh=(t - 1) // group["apollo_refresh"],
                 device=store.param.device,
             )
+        grad = p.grad
+        assert grad is not None
         return Operands(
             copy=None if store.is_weight else store.param.detach(),
             stored=store.tensors,
             moments={name: state[name] for name in slot.moments},
-            grad=local(p.grad),  # type: ignore[arg-type]
-            bits=store.bits(t),
+            grad=grad if type(grad) is Tensor else local(grad),
+            bits=store.draw(t),
             projection=projection,
         )
 

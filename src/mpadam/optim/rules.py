@@ -71,7 +71,7 @@ class Rates(NamedTuple):
 
     def tensors(self, device: torch.device | None = None) -> Rates:
         """As 0-d float32 tensors."""
-        return Rates(*(torch.tensor(rate, dtype=torch.float32, device=device) for rate in self))
+        return Rates(*torch.tensor(self, dtype=torch.float32, device=device).unbind())
 
 
 class Rule(Protocol):

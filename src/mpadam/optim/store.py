@@ -21,13 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from mpadam.numerics import random_bits
 from mpadam.numerics.base import Encoded, Format, Rounding
+from mpadam.numerics.random_bits import bit_keys, bits_of
 from mpadam.optim.names import check_choices
 
 _CODE = "weight."  # prefix of the encoded tensors among the tensors of a store
@@ -65,6 +65,36 @@ class StorePlan:
     @property
     def needs_bits(self) -> bool:
         return self.write_back == "stochastic" and self.format.dtype != torch.float32
+
+
+class Draw(NamedTuple):
+    """What the rounding bits of one tensor in one update are a function of.
+
+    keys: two words, of seed, tensor id and update number; a compiled update takes them as 0-d int64 tensors.
+    position: flat index, in the unsharded parameter, of the first element, or of every element (int64).
+    """
+
+    keys: tuple[int | Tensor, int | Tensor]
+    position: int | Tensor
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Both keys and the position as int64 tensors."""
+        if isinstance(self.position, Tensor):
+            return (*torch.tensor(self.keys, device=self.position.device).unbind(), self.position)
+        return torch.tensor((*self.keys, self.position)).unbind()
+
+    def bits(self, shape: torch.Size, device: torch.device) -> Tensor:
+        """32 random bits an element, int32 of `shape`."""
+        index = self.position
+        if not isinstance(index, Tensor) or index.shape != shape:
+            index = _flat_index(shape, index, device)
+        return bits_of(index, self.keys)
+
+
+def _flat_index(shape: torch.Size, start: int | Tensor, device: torch.device) -> Tensor:
+    if isinstance(start, int):
+        return torch.arange(start, start + shape.numel(), dtype=torch.int64, device=device).reshape(shape)
+    return (torch.arange(shape.numel(), dtype=torch.int64, device=device) + start).reshape(shape)
 
 
 def read_weight(plan: StorePlan, tensors: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
@@ -108,6 +138,9 @@ def _encoded(tensors: Mapping[str, Tensor], shape: torch.Size) -> Encoded:
 
 
 def _encode(plan: StorePlan, x: Tensor, bits: Tensor | None, *, previous: Encoded | None) -> dict[str, Tensor]:
+    if bits is None and plan.format.dtype is not None:
+        # The cast is `encode` in a single operation. A compiled graph keeps it because `mpadam.optim.compiled` says so.
+        return {_CODE + "codes": x.to(plan.format.dtype)}
     rounding: Rounding = "nearest" if bits is None else "stochastic"
     encoded = plan.format.encode(x, rounding=rounding, bits=bits, previous=previous)
     return {_CODE + name: tensor for name, tensor in encoded.tensors.items()}
@@ -164,14 +197,17 @@ class WeightStore:
         self.assign(next_weight(self.plan, self.tensors, w32, delta, self.bits(t)))
         self.refresh_copy()
 
-    def bits(self, t: int) -> Tensor | None:
-        """Random bits of update `t`, or None where rounding needs none."""
+    def draw(self, t: int) -> Draw | None:
+        """Where the random bits of update `t` come from, or None where rounding needs none."""
         if not self.plan.needs_bits:
             return None
-        draw = partial(random_bits, seed=self.seed, step=t, tensor_id=self.tensor_id, shape=self.param.shape)
-        if isinstance(self.position, Tensor):
-            return draw(index=self.position)
-        return draw(offset=self.position, device=self.param.device)
+        keys = bit_keys(self.seed, self.tensor_id, t)
+        return Draw(keys, self.position)
+
+    def bits(self, t: int) -> Tensor | None:
+        """Random bits of update `t`, or None where rounding needs none."""
+        draw = self.draw(t)
+        return None if draw is None else draw.bits(self.param.shape, self.param.device)
 
     def assign(self, new: Mapping[str, Tensor]) -> None:
         """Replace the store's tensors by those of `next_weight`, in place."""

@@ -1,23 +1,20 @@
-"""One update of one parameter as a pure function over tensors, eager or compiled.
+"""One update of one parameter as a pure function over tensors.
 
     read -> rule -> round -> new tensors
 
-`torch.compile` sees the whole of it, so a compiled step reads and writes each tensor once. Rates are 0-d tensors
-there: as numbers they would be compiled into the code, and every step of a schedule would compile again.
+`mpadam.optim.compiled` gives the whole of it to torch.compile, so a compiled step reads and writes each tensor once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from mpadam.optim.rules import RULES, Constants, Rates, Rule, State, Step
-from mpadam.optim.store import StorePlan, next_weight, read_weight, refreshed_copy
+from mpadam.optim.store import Draw, StorePlan, next_weight, read_weight, refreshed_copy
 
 
 @dataclass(frozen=True)
@@ -28,19 +25,27 @@ class Plan:
     constants: Constants
     store: StorePlan
 
+    @property
+    def elementwise(self) -> bool:
+        """Whether every element is updated without a look at the others."""
+        c = self.constants
+        whole = c.second_moment == "apollo_e" or c.multiplicative_form == "normalized_rho_tensor"
+        return self.store.format.dtype is not None and not whole
+
 
 class Operands(NamedTuple):
     """The tensors of one update.
 
     copy: the compute copy, or None where the parameter is the weight.  stored: the tensors of the store.
-    moments: the states of the rule.  grad: any floating dtype.  bits, projection: None where not needed.
+    moments: the states of the rule.  grad: any floating dtype.
+    bits: random bits, or what they are drawn from.  projection: of Apollo-E.  Both None where not needed.
     """
 
     copy: Tensor | None
     stored: dict[str, Tensor]
     moments: State
     grad: Tensor
-    bits: Tensor | None
+    bits: Tensor | Draw | None
     projection: Tensor | None
 
 
@@ -66,12 +71,13 @@ class Observation(NamedTuple):
 
 
 def advance(plan: Plan, x: Operands, rates: Rates, rule: Rule | None = None) -> Update:
-    """The update as a pure function; float32 until the store rounds. `rule` may be the compiled one of the plan."""
+    """The update as a pure function; float32 until the store rounds. `rule`: another one than the plan's."""
     w = read_weight(plan.store, x.stored, x.grad.shape)
     moments = {name: tensor.to(torch.float32) for name, tensor in x.moments.items()}
     rule = rule or RULES[plan.rule]
     step, new_moments = rule(w, x.grad.to(torch.float32), moments, plan.constants, rates, projection=x.projection)
-    return Update(w, step, new_moments, next_weight(plan.store, x.stored, w, step.delta, x.bits))
+    bits = x.bits.bits(w.shape, w.device) if isinstance(x.bits, Draw) else x.bits
+    return Update(w, step, new_moments, next_weight(plan.store, x.stored, w, step.delta, bits))
 
 
 def apply(plan: Plan, x: Operands, new: Update) -> None:
@@ -96,29 +102,3 @@ def observed_update(plan: Plan, x: Operands, rates: Rates, t: int) -> Observatio
     apply(plan, x, new)
     after = read_weight(plan.store, x.stored, before.shape).clone()
     return Observation(t, before, after, x.grad.to(torch.float32), new.step, new.moments)
-
-
-def compiled_update(plan: Plan, x: Operands, rates: Rates) -> None:
-    """`update` through torch.compile: one graph for each plan and shape, none for a new rate.
-
-    On a CPU only the rule is compiled where weights are stored as codes: torch 2.13's CPU code generator splits the
-    loop over a row into blocks and forgets the elements of a short last one.
-    """
-    tensors = rates.tensors()
-    if plan.store.format.dtype is None and x.grad.device.type == "cpu":
-        apply(plan, x, advance(plan, x, tensors, _compiled(plan, rule_only=True)))
-    else:
-        _compiled(plan, rule_only=False)(x, tensors)
-
-
-@cache
-def _compiled(plan: Plan, *, rule_only: bool) -> Callable[..., Any]:
-    """The compiled rule or update of a plan; a plan has its own limit of shapes, which a model never reaches."""
-
-    def whole(x: Operands, rates: Rates) -> None:
-        update(plan, x, rates)
-
-    function = RULES[plan.rule] if rule_only else whole
-    return torch.compile(  # type: ignore[call-overload]  # torch 2.13's stubs lack the last two
-        function, fullgraph=True, dynamic=False, isolate_recompiles=True, recompile_limit=256
-    )

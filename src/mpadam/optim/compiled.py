@@ -1,0 +1,147 @@
+"""An update through torch.compile: one pass over memory where the format allows it.
+
+    CompiledUpdate(plan)(operands, rates)         what `mpadam.optim.update.update` does
+
+What is compiled how often. A plan whose arithmetic is elementwise sees every tensor as a row of numbers of any length,
+so a model's parameters of one kind share a single graph. Codes with scales, Apollo-E and a rho of the whole tensor need
+the shape: one graph for each. Rates, and the keys of the rounding bits, are 0-d tensors: as numbers they would be part
+of the code, and every step would compile again.
+
+Graphs take a flat tuple of tensors: beside its arithmetic a call costs a check of each argument, and nested arguments
+take twice as long.
+
+A compiler leaves out a cast to bf16 that is cast back unless it is told not to: `emulate_precision_casts`.
+
+Compiled code is kept on disk (`TORCHINDUCTOR_CACHE_DIR`), and the next process loads it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from mpadam.optim.rules import Rates
+from mpadam.optim.store import Draw
+from mpadam.optim.update import Operands, Plan, update
+
+_OPTIONS = {"emulate_precision_casts": True}
+_SHORT = 2**13
+"""Elements of a tensor so short that threads cost more than they save. A graph for any length always uses threads, so
+gains and biases get one for their own length."""
+_SHAPES = 256
+"""Graphs of one plan at most: shapes of a model, each with the dtypes of its gradients. None comes near."""
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Which tensors the flat arguments of a graph are."""
+
+    copy: bool
+    stored: tuple[str, ...]
+    moments: tuple[str, ...]
+    draws: bool
+    projection: bool
+
+
+class CompiledUpdate:
+    """`update` of a plan, compiled (see the module), for operands that always have the same layout."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._graphs: dict[bool, Callable[..., None]] = {}
+
+    def __call__(self, x: Operands, rates: Rates) -> None:
+        """rates: 0-d tensors."""
+        wide = [*x.stored.values(), *x.moments.values()]
+        if x.copy is not None:
+            wide.append(x.copy)
+        any_length = False
+        if self.plan.elementwise and all(t.is_contiguous() for t in wide):
+            any_length = x.grad.numel() > _SHORT
+            wide.append(x.grad.contiguous())
+            # .data and not the view itself: a graph looks at the shape of what a view is a view of.
+            wide = [t.view(-1).data for t in wide]
+        else:
+            wide.append(x.grad)
+        if any_length not in self._graphs:
+            self._graphs[any_length] = _compiled(self.plan, _layout(x), any_length)
+        self._graphs[any_length](*wide, *_rest(x), *rates)
+
+
+def _layout(x: Operands) -> _Layout:
+    return _Layout(
+        x.copy is not None, tuple(x.stored), tuple(x.moments), isinstance(x.bits, Draw), x.projection is not None
+    )
+
+
+def _rest(x: Operands) -> list[Tensor]:
+    """What is not as long as the weight: the draw as 0-d tensors (or an index, which is), and the projection."""
+    rest: list[Tensor] = []
+    if isinstance(x.bits, Draw):
+        *keys, position = x.bits.tensors()
+        rest += (*keys, position.view(-1) if position.dim() else position)
+    return rest if x.projection is None else [*rest, x.projection]
+
+
+@cache
+def _compiled(plan: Plan, layout: _Layout, any_length: bool) -> Callable[..., None]:
+    """The compiled update of a plan, for its own number of graphs."""
+
+    def whole(*tensors: Tensor) -> None:
+        update(plan, *_unflatten(layout, iter(tensors)))
+
+    return torch.compile(  # type: ignore[call-overload]  # torch 2.13's stubs lack the last two
+        whole,
+        fullgraph=True,
+        dynamic=any_length,
+        options=_OPTIONS,
+        isolate_recompiles=True,
+        recompile_limit=_SHAPES,
+    )
+
+
+def _unflatten(layout: _Layout, tensors: Iterator[Tensor]) -> tuple[Operands, Rates]:
+    operands = Operands(
+        stored={name: next(tensors) for name in layout.stored},
+        moments={name: next(tensors) for name in layout.moments},
+        copy=next(tensors) if layout.copy else None,
+        grad=next(tensors),
+        bits=Draw((next(tensors), next(tensors)), next(tensors)) if layout.draws else None,
+        projection=next(tensors) if layout.projection else None,
+    )
+    return operands, Rates(*tensors)
+
+
+@cache
+def can_compile(device_type: str) -> bool:
+    """Whether there is a compiler for this kind of device; if not, says so once, and what to do."""
+    problem = _missing_for_cpu() if device_type == "cpu" else _missing_for_gpu()
+    if problem:
+        warnings.warn(
+            f"compile = True, but {problem}: steps on this device run eagerly, which is slower and gives the same "
+            "update; or say compile=False",
+            stacklevel=2,
+        )
+    return not problem
+
+
+def _missing_for_cpu() -> str:
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        return "there is no C++ compiler here (install g++, or name one in the variable CXX)"
+    return ""
+
+
+def _missing_for_gpu() -> str:
+    from torch.utils._triton import has_triton
+
+    return "" if has_triton() else "there is no Triton for this device (pip install triton)"
