@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+
+from mpadam.arguments import add_study, study_of
 
 HELP = "collect a study's runs and make its tables and figures"
 EXAMPLE = "mpadam aggregate --config config.yaml --config studies/smoke.yaml --results results"
@@ -12,11 +13,7 @@ EXIT_REFUSED = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config", type=Path, action="append", required=True, help="configuration, each over the ones before"
-    )
-    parser.add_argument("--results", type=Path, default=Path("results"), help="folder that holds the study's folder")
-    parser.add_argument("--view", choices=["", "paper"], default="", help="write to this folder of the study's")
+    add_study(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -27,11 +24,8 @@ def run(args: argparse.Namespace) -> int:
     from mpadam.analysis.pictures import write_picture
     from mpadam.analysis.pieces import pictures, tables
     from mpadam.analysis.render import to_text, write_table
-    from mpadam.study.load import load_study
-    from mpadam.study.paths import StudyPaths
 
-    config = load_study(args.config)
-    paths = StudyPaths(config.study, args.results, args.view)
+    config, paths = study_of(args)
     collected = collect(config, paths)
     write_runs(collected.runs, paths.output / "tables" / "runs.csv")
     made = tables(collected)

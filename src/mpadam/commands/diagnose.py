@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+
+from mpadam.arguments import add_kinds
 
 HELP = "make a diagnostic: matrix fitting, capabilities, survival grid, dataflow, overview"
 EXAMPLE = "mpadam diagnose matrix-fitting --options '{\"seeds\": 5}' --out results/smoke"
@@ -19,22 +20,7 @@ MAKES = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
-    for kind, makes in MAKES.items():
-        subparser = kinds.add_parser(
-            kind,
-            help=makes,
-            description=makes,
-            epilog=f"example:\n  mpadam diagnose {kind} --out results/smoke",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        subparser.add_argument(
-            "--options",
-            default="{}",
-            metavar="JSON",
-            help="fields of mpadam.diagnostics.options to change; what is left out keeps its default",
-        )
-        subparser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="results/<study>")
+    add_kinds(parser, MAKES, command="diagnose", options="mpadam.diagnostics.options", out="results/<study>")
 
 
 def run(args: argparse.Namespace) -> int:

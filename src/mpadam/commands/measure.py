@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+
+from mpadam.arguments import add_kinds
 
 HELP = "measure the time of an optimizer step, or bytes per parameter"
 EXAMPLE = "mpadam measure step-time --options '{\"rounds\": 5}' --out results/smoke/paper"
@@ -15,22 +16,7 @@ KINDS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
-    for kind, makes in KINDS.items():
-        subparser = kinds.add_parser(
-            kind,
-            help=makes,
-            description=makes,
-            epilog=f"example:\n  mpadam measure {kind} --out results/smoke/paper",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        subparser.add_argument(
-            "--options",
-            default="{}",
-            metavar="JSON",
-            help="fields of mpadam.measure.options to change; what is left out keeps its default",
-        )
-        subparser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="gets tables/ and measure/")
+    add_kinds(parser, KINDS, command="measure", options="mpadam.measure.options", out="gets tables/ and measure/")
 
 
 def run(args: argparse.Namespace) -> int:

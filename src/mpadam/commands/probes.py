@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+
+from mpadam.arguments import add_study, study_of
 
 HELP = "make tables and figures of the looks that runs took at their updates"
 EXAMPLE = "mpadam probes --config config.yaml --config studies/pilot.yaml --results results --view paper"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config", type=Path, action="append", required=True, help="configuration, each over the ones before"
-    )
-    parser.add_argument("--results", type=Path, default=Path("results"), help="folder that holds the study's folder")
-    parser.add_argument("--view", choices=["", "paper"], default="", help="write to this folder of the study's")
+    add_study(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -27,11 +24,8 @@ def run(args: argparse.Namespace) -> int:
     from mpadam.analysis.probes_survival import survival_picture
     from mpadam.atomic import write_text
     from mpadam.probes.outputs import TABLE, regimes_of
-    from mpadam.study.load import load_study
-    from mpadam.study.paths import StudyPaths
 
-    config = load_study(args.config)
-    paths = StudyPaths(config.study, args.results, args.view)
+    config, paths = study_of(args)
     looks = read_looks(collect(config, paths))
     tables, figures = paths.output / "tables", paths.output / "figures"
     tables.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,55 @@
+"""Arguments that several commands share: which study, and which of several kinds of a measurement."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mpadam.study.config import StudyConfig
+    from mpadam.study.paths import StudyPaths
+
+
+def add_study(parser: argparse.ArgumentParser) -> None:
+    """--config, --results, --view: a study and the part of its folder that a command writes."""
+    parser.add_argument(
+        "--config", type=Path, action="append", required=True, help="configuration, each over the ones before"
+    )
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder that holds the study's folder")
+    parser.add_argument("--view", choices=["", "paper"], default="", help="write to this folder of the study's")
+
+
+def study_of(args: argparse.Namespace) -> tuple[StudyConfig, StudyPaths]:
+    """The study that `add_study`'s arguments name. Raises ConfigError if its configuration is wrong."""
+    from mpadam.study.load import load_study
+    from mpadam.study.paths import StudyPaths
+
+    config = load_study(args.config)
+    return config, StudyPaths(config.study, args.results, args.view)
+
+
+def add_kinds(
+    parser: argparse.ArgumentParser, makes: Mapping[str, str], *, command: str, options: str, out: str
+) -> None:
+    """A subcommand each kind, with --options and --out.
+
+    makes: kind -> what it makes. options: the module whose fields --options changes. out: what --out gets.
+    """
+    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
+    for kind, makes_what in makes.items():
+        subparser = kinds.add_parser(
+            kind,
+            help=makes_what,
+            description=makes_what,
+            epilog=f"example:\n  mpadam {command} {kind} --out results/smoke/paper",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        subparser.add_argument(
+            "--options",
+            default="{}",
+            metavar="JSON",
+            help=f"fields of {options} to change; what is left out keeps its default",
+        )
+        subparser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help=out)
