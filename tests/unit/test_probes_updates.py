@@ -2,6 +2,10 @@
 
 import copy
 import math
+import re
+import runpy
+import sys
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -288,9 +292,8 @@ def measures(g, u):
 
 def test_at_cosine_one_the_interval_is_the_rate():
     """Gradients of one size: Adam's first step is lr sign(g) = lr / |g| g, the step that the theorem is about."""
-    update = one_update((AdamW, {"lr": 0.25}), [1.0, -2.0, 4.0], [2.0, -2.0, 2.0], state_dtype="fp32")
-    optimizer, p = optimizer_of((AdamW, {"lr": 0.25}), torch.tensor([1.0, -2.0, 4.0]))
-    p.grad = update.grad.bfloat16()
+    optimizer, p = optimizer_of((AdamW, {"lr": 0.25}), torch.tensor([1.0, -2.0, 4.0]), state_dtype="fp32")
+    p.grad = torch.tensor([2.0, -2.0, 2.0]).bfloat16()
     found = survey_of(optimizer, p)["descent"]["all"]["additive"]
     assert found == {key: pytest.approx(v) for key, v in (("cosine", 1.0), ("at_least", 0.125), ("at_most", 0.125))}
 
@@ -348,3 +351,13 @@ def test_roles():
     assert role_of("model.layers.0.mlp.up_proj.weight", group) == "mlp"
     assert role_of("fc.weight", group) == "projection"
     assert role_of("model.embed_tokens.weight", {"role": "embedding"}) == "embedding"
+
+
+def test_the_cost_of_a_look_can_be_measured(monkeypatch, capsys):
+    script = Path(__file__).parents[2] / "benchmarks" / "probe_cost.py"
+    options = (
+        "--rounds 1 --batch 2 --length 8 --vocabulary 64 --model 16 32 1 2 --masters nvfp4 --optimizers m-plus-adam"
+    )
+    monkeypatch.setattr(sys, "argv", [str(script), *options.split()])
+    runpy.run_path(str(script), run_name="__main__")
+    assert re.search(r"^nvfp4 +m-plus-adam +[\d,]+( +[\d.]+){6}$", capsys.readouterr().out, re.MULTILINE)
