@@ -1,0 +1,119 @@
+"""From a study to the verdicts on all claims.
+
+examine(collect(config, paths), load_claims(), Evidence(diagnostics=..., probes=...))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mpadam.analysis.claims.cells import Grid, grid_of, slots
+from mpadam.analysis.claims.data import Claim, Claims, Exact, Fit, Perplexity, Probe, Rates, Trend
+from mpadam.analysis.claims.measured import MEASUREMENTS, absent, fit_samples
+from mpadam.analysis.claims.probes import probe_numbers, read_probes
+from mpadam.analysis.claims.rates import with_rates
+from mpadam.analysis.claims.reported import learned_nothing, reported_for
+from mpadam.analysis.claims.samples import Numbers, Sample, perplexities, sample
+from mpadam.analysis.claims.verdicts import CONTRADICTED, SUPPORTED, Judged, judge
+from mpadam.analysis.claims.widths import width_samples
+from mpadam.analysis.collect import Collected
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known beside the runs: the folder of the diagnostics, and the table of looks at updates."""
+
+    diagnostics: Path
+    probes: Path
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """Every claim with its verdict, and how they came about."""
+
+    claims: Claims
+    judged: tuple[Judged, ...]
+    pooled: bool
+
+
+def examine(collected: Collected, claims: Claims, evidence: Evidence, *, pooled: bool = False) -> Verdicts:
+    """Judge every claim on what the study has."""
+    study = _Study(collected, evidence, grid_of(collected), perplexities(collected))
+    judged: dict[str, Judged] = {}
+    for claim in sorted(claims.claims, key=lambda claim: getattr(claim.metric, "of", None) is not None):
+        found = _SAMPLES[type(claim.metric)](claim, study, judged)
+        judged[claim.id] = judge(claim, found, alpha=claims.alpha, pooled=pooled)
+    return Verdicts(claims, tuple(judged[claim.id] for claim in claims.claims), pooled)
+
+
+@dataclass(frozen=True)
+class _Study:
+    collected: Collected
+    evidence: Evidence
+    grid: Grid
+    numbers: Numbers
+
+
+Judgements = Mapping[str, Judged]
+
+
+def _of_runs(claim: Claim, study: _Study, _: Judgements) -> list[Sample]:
+    """Contrasts of ln(perplexity)."""
+    assert isinstance(claim.metric, Perplexity | Trend)
+    found = []
+    for slot in slots(claim.metric, study.collected.config, study.grid):
+        one = sample(slot, study.numbers, learned_nothing(study.collected))
+        one = with_rates(one, slot.terms, slot.keys, study.collected)
+        found.append(replace(one, reported=reported_for(slot, study.collected)))
+    return found
+
+
+def _of_probes(claim: Claim, study: _Study, _: Judgements) -> list[Sample]:
+    """Quantities noted along training; nothing to show where no run has looked."""
+    assert isinstance(claim.metric, Probe)
+    numbers = probe_numbers(claim.metric, read_probes(study.evidence.probes), study.collected)
+    if not numbers:
+        return []
+    return [sample(slot, numbers, None) for slot in slots(claim.metric, study.collected.config, study.grid)]
+
+
+def _of_matrices(claim: Claim, study: _Study, _: Judgements) -> list[Sample]:
+    assert isinstance(claim.metric, Fit)
+    return fit_samples(claim.metric, study.evidence.diagnostics)
+
+
+def _of_trials(claim: Claim, study: _Study, _: Judgements) -> list[Sample]:
+    assert isinstance(claim.metric, Rates)
+    return width_samples(claim.metric, study.collected)
+
+
+def _without_chance(claim: Claim, study: _Study, judged: Judgements) -> list[Sample]:
+    assert isinstance(claim.metric, Exact)
+    if claim.metric.measurement == "sweep_agreement":
+        assert claim.metric.of is not None
+        return list(sweep_agreement(judged[claim.metric.of]))
+    return list(MEASUREMENTS[claim.metric.measurement](study.evidence.diagnostics))
+
+
+def sweep_agreement(other: Judged) -> list[Sample]:
+    """Whether best trials and paired seeds lie on different sides of the threshold: 1 or 0, where seeds decide."""
+    found = []
+    for cell in other.cells:
+        one = cell.sample
+        if one.sweep is not None and one.sweep.best is not None and cell.verdict in (SUPPORTED, CONTRADICTED):
+            best_side = (one.sweep.best > other.claim.threshold) == (other.claim.direction == "above")
+            value = float(best_side != (cell.verdict == SUPPORTED))
+            found.append(Sample("best trials against seeds", one.where, {0: value}, (0,), exact=True, cell=one.cell))
+    return found or [absent("best trials against seeds", "cells that the seeds decide")]
+
+
+_SAMPLES: Mapping[type, Callable[[Claim, _Study, Judgements], Sequence[Sample]]] = {
+    Perplexity: _of_runs,
+    Trend: _of_runs,
+    Probe: _of_probes,
+    Fit: _of_matrices,
+    Rates: _of_trials,
+    Exact: _without_chance,
+}

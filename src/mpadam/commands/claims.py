@@ -1,0 +1,47 @@
+"""`mpadam claims`: a verdict on every claim from the runs of a study."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+HELP = "judge the paper's claims, the objections and our own questions on a study's runs"
+EXAMPLE = "mpadam claims --config config.yaml --config studies/pilot.yaml --results results --view paper"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config", type=Path, action="append", required=True, help="configuration, each over the ones before"
+    )
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder that holds the study's folder")
+    parser.add_argument("--view", choices=["", "paper"], default="", help="read from and write to this folder of it")
+    parser.add_argument("--claims", type=Path, help="claims to judge; default: those of the package")
+    parser.add_argument(
+        "--pooled",
+        action="store_true",
+        help="one variance, the largest, for all cells of a family: few seeds tell more",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write claims.json, tables/claims.* and figures/claims.*, print the verdicts and the hash of the claims."""
+    from mpadam.analysis.claims.data import CLAIMS, load_claims
+    from mpadam.analysis.claims.examine import Evidence, examine
+    from mpadam.analysis.claims.figure import claims_figure
+    from mpadam.analysis.claims.report import claims_table, summary_lines, write_claims
+    from mpadam.analysis.collect import collect
+    from mpadam.analysis.pictures import write_picture
+    from mpadam.analysis.render import write_table
+    from mpadam.study.load import load_study
+    from mpadam.study.paths import StudyPaths
+
+    config = load_study(args.config)
+    paths = StudyPaths(config.study, args.results, args.view)
+    collected = collect(config, paths)
+    evidence = Evidence(paths.output / "diagnostics", paths.output / "tables" / "probes.csv")
+    verdicts = examine(collected, load_claims(args.claims or CLAIMS), evidence, pooled=args.pooled)
+    write_claims(verdicts, collected)
+    write_table(claims_table(verdicts, collected), paths.output / "tables")
+    write_picture(claims_figure(verdicts, collected), paths.output / "figures")
+    print("\n".join(summary_lines(verdicts)))
+    return 0
