@@ -1,0 +1,22 @@
+"""`mpadam keep`: the part of a study that is small enough to publish."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+HELP = "copy what is needed to check a study's results: no weights, no tokens, no logs of the workflow"
+EXAMPLE = "mpadam keep results/pilot results/example/pilot"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("study", type=Path, metavar="STUDY", help="folder of a study, results/<study>")
+    parser.add_argument("out", type=Path, metavar="OUT", help="new folder; make tables and pages there anew")
+
+
+def run(args: argparse.Namespace) -> int:
+    from mpadam.study.keep import keep
+
+    kept = keep(args.study, args.out)
+    print(f"{args.out}: {len(kept):,} files, {sum(path.stat().st_size for path in kept) / 1e6:.1f} MB")
+    return 0

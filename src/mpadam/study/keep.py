@@ -1,0 +1,44 @@
+"""Which files of a study let somebody else check its results: what runs and trials were, and what became of them.
+
+Tables, figures and pages are not among them: `mpadam aggregate`, `probes`, `claims` and `site` make them of these, in
+the new folder too. Weights, token files and the workflow's own logs stay behind.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+_RUN = ("run.yaml", "summary.json", "metrics.jsonl", "environment.json", "weights.csv", "train.log", "loss.svg")
+#: below the study's folder
+_PATTERNS = (
+    *("study.yaml", "data/manifest.json", "data/tokenizer/*", "tuning/*/*/*/selected.yaml"),
+    *(f"runs/*/*/*/*/*/{name}" for name in (*_RUN, "probes.jsonl")),
+    *(f"tuning/*/*/*/trial*/{name}" for name in _RUN),
+    "paper/diagnostics/**/*",
+)
+
+
+def keep(study: Path, out: Path) -> list[Path]:
+    """Copy those files from the folder of a study to a new folder; returns the copies.
+
+    Raises ValueError if `study` is no study's folder, or `out` is there already.
+    """
+    if not (study / "data" / "manifest.json").is_file() or not (study / "runs").is_dir():
+        raise ValueError(
+            f"{study}: no folder of a study, which has data/manifest.json and runs/; see results/README.md"
+        )
+    if out.exists() and any(out.iterdir()):
+        raise ValueError(f"{out}: is there already, and is not overwritten; delete it, or name another")
+    return [_copy(path, out / path.relative_to(study)) for path in _files(study)]
+
+
+def _files(study: Path) -> Iterator[Path]:
+    return (path for pattern in _PATTERNS for path in sorted(study.glob(pattern)) if path.is_file())
+
+
+def _copy(source: Path, copy: Path) -> Path:
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, copy)
+    return copy

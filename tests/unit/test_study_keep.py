@@ -1,0 +1,36 @@
+"""What is kept of a study is enough to make its tables again, byte for byte, and nothing large."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from analysis_fakes import fake_study
+
+from mpadam.cli import main
+
+
+def test_tables_made_of_what_was_kept_are_the_study_s_own(tmp_path: Path) -> None:
+    study = fake_study(tmp_path / "results", grids=[{"name": "one", "models": ["tiny"]}])
+    large = [study.paths.root / "data/tokens/train/tokens.bin", next(study.paths.root.glob("runs/*/*/*/*/*")) / "x.pt"]
+    for path in large:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(1000))
+    out = tmp_path / "example" / study.config.study
+    assert main(["keep", str(study.paths.root), str(out)]) == 0
+    for results in (study.paths.results, tmp_path / "example"):
+        assert main(["aggregate", "--config", str(study.config_file), "--results", str(results)]) == 0
+    made = {path.name: path.read_bytes() for path in (study.paths.root / "tables").iterdir()}
+    assert {path.name: path.read_bytes() for path in (out / "tables").iterdir()} == made
+    assert not [path for path in out.rglob("*") if path.suffix in (".bin", ".pt")]
+
+
+def test_nothing_is_overwritten_and_only_a_study_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = fake_study(tmp_path / "results", grids=[{"name": "one", "models": ["tiny"]}])
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("mine")
+    assert main(["keep", str(study.paths.root), str(tmp_path / "out")]) == 2
+    assert "is not overwritten" in capsys.readouterr().err
+    assert main(["keep", str(tmp_path / "out"), str(tmp_path / "new")]) == 2
+    assert "no folder of a study" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
