@@ -1,7 +1,7 @@
 """Builds an image: `containers/build.py cpu` or `h100`. Standard library only.
 
     python3 containers/build.py cpu                        containers/mpadam-cpu.sif
-    python3 containers/build.py h100 --base IMAGE          another CUDA base image
+    python3 containers/build.py h100 --base IMAGE          another CUDA base image, by tag or by digest
     python3 containers/build.py cpu --mirror URL           another Debian mirror than apt's
 
 What a machine is told about where packages are must reach the image's own pip and debootstrap: the mirror is apt's,
@@ -56,6 +56,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="default: containers/mpadam-KIND.sif")
     parser.add_argument("--mirror", help="Debian mirror of the CPU image; default: the one that apt uses here")
     parser.add_argument("--base", help="CUDA base image of the H100 image; default: the definition file's")
+    parser.add_argument("--base-digest", help="its digest, sha256:...; default: what skopeo says the tag means now")
     return parser.parse_args()
 
 
@@ -65,8 +66,9 @@ def flags(args: argparse.Namespace, folders: list[Path]) -> list[str]:
     if args.kind == "cpu":
         arguments["mirror"] = args.mirror or apt_mirror()
     else:
-        arguments["base"] = args.base or default_base()
-        arguments["base_digest"] = digest(arguments["base"])
+        base = args.base or default_base()
+        arguments["base_name"], arguments["base_digest"] = base, args.base_digest or digest(base)
+        arguments["base"] = pinned(base, arguments["base_digest"])
     pairs = [part for key, value in arguments.items() for part in ("--build-arg", f"{key}={value}")]
     return pairs + [part for folder in folders for part in ("--bind", f"{folder}:{MOUNT}{folder}:ro")]
 
@@ -82,9 +84,20 @@ def digest(base: str) -> str:
     if "@" in base:
         return base.partition("@")[2]
     if shutil.which("skopeo") is None:
-        return "unknown"
+        sys.exit(
+            f"build.py: which image {base} is takes skopeo to say, and there is none here; install it, or look the "
+            "digest up and give it: --base-digest sha256:..."
+        )
     query = ["skopeo", "inspect", "--format", "{{.Digest}}", f"docker://{base}"]
     return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def pinned(base: str, digest: str) -> str:
+    """The base image by its digest, so that what is built is what the label says: a tag may move, and both together
+    are no reference that Apptainer takes."""
+    name = base.partition("@")[0]
+    folder, slash, last = name.rpartition("/")
+    return f"{folder}{slash}{last.partition(':')[0]}@{digest}"
 
 
 def commit() -> str:
