@@ -71,4 +71,5 @@ localrules:
     trial_spec,
     select,
     aggregate,
+    claims,
     site,

@@ -1,6 +1,6 @@
 # The results site.
 #
-# Inputs:  tables and figures, the resolved configuration, the source of the site
+# Inputs:  tables and figures, the verdicts, the resolved configuration, the source of the site
 # Outputs: results/<study>/index.html, a page to open from disk, and pages/, one for each run
 
 
@@ -8,6 +8,7 @@ rule site:
     input:
         study=f"{ROOT}/{{view}}study.yaml",
         tables=rules.aggregate.output,
+        claims=rules.claims.output,
         diagnostics=STUDY.for_paper(PAPER_PIECES),
         code=sources("site"),
     output:

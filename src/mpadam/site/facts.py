@@ -11,8 +11,6 @@ from mpadam.analysis.entries import is_level
 from mpadam.analysis.style import optimizer_styles, regime_styles
 from mpadam.study.config import StudyConfig
 
-#: parameters of the smallest model of the paper (60m)
-PAPER_SCALE = 58_000_000
 _SOURCES = {
     "builtin": "docstrings of installed Python packages (English prose, for seeing the pipeline work)",
     "c4_folder": "a local folder in C4's layout",
@@ -117,10 +115,3 @@ def model_facts(collected: Collected) -> list[ModelFact]:
         parameters = model.parameters(vocabulary)
         found.append(ModelFact(name, f"{parameters:,}", shape, f"{steps:,}", f"{steps * batch:,}"))
     return found
-
-
-def below_paper_scale(collected: Collected) -> bool:
-    """Whether every model is smaller than the paper's smallest."""
-    vocabulary = collected.manifest["vocab_size"] if collected.manifest else collected.config.tokenizer.vocab_size
-    models = [collected.config.models[name] for name in _used(collected, "model")]
-    return vocabulary is not None and all(model.parameters(vocabulary) < PAPER_SCALE for model in models)

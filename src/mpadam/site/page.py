@@ -6,8 +6,10 @@ tables sortable and gives them filters; without it the page says the same.
 
 from __future__ import annotations
 
+from mpadam.analysis.claims.reported import below_paper_scale
 from mpadam.analysis.collect import STATUSES, Collected
-from mpadam.site.facts import below_paper_scale, facts, model_facts
+from mpadam.site.claims import read_claims
+from mpadam.site.facts import facts, model_facts
 from mpadam.site.paper import beside_the_paper
 from mpadam.site.pieces import Download, link, read_pieces
 from mpadam.site.rows import RunRow, by_cell
@@ -30,6 +32,7 @@ def render_page(collected: Collected, rows: list[RunRow]) -> str:
             facts=facts(collected),
             models=model_facts(collected),
             small=below_paper_scale(collected),
+            claims=read_claims(output),
             pieces=read_pieces(output),
             paper=beside_the_paper(collected),
             cells=by_cell(rows),

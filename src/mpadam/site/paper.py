@@ -1,8 +1,7 @@
 """The paper's own numbers, with their grade, beside those of the study's runs where they measure the same thing.
 
-Perplexities as a referee's report quotes them (grade Q): the paper itself was not at hand. Best of a sweep, one seed;
-the budget is not stated, and 1x is our reading. A study at another scale has nothing to set beside them but the
-direction of its own differences, and that is what it shows.
+A study at another scale has nothing to set beside them but the direction of its own differences, and that is what it
+shows.
 """
 
 from __future__ import annotations
@@ -10,36 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mpadam.analysis.cells import BASELINE, Cell, CellKey, cells
+from mpadam.analysis.claims.reported import BUDGET, REPORTED, Line, same_model
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.entries import METHOD
 from mpadam.analysis.tables import gain_text, perplexity_text
-
-#: parameters of the paper's models; a model of that name with other sizes is another model
-PARAMETERS = {"350m": 367_970_000}
-BUDGET = 1
-
-
-@dataclass(frozen=True)
-class Reported:
-    """A line of the paper: validation perplexities of both optimizers."""
-
-    model: str
-    regime: str
-    adamw: float
-    m_plus_adam: float
-    grade: str = "Q"
-
-    @property
-    def gain(self) -> float:
-        """Relative reduction of perplexity."""
-        return 1 - self.m_plus_adam / self.adamw
-
-
-REPORTED = (
-    Reported("350m", "bf16-bf16", 19.156, 16.607),
-    Reported("350m", "fp8-fp8", 21.674, 19.395),
-    Reported("350m", "nvfp4-fp8", 24.941, 20.796),
-)
 
 
 @dataclass(frozen=True)
@@ -49,7 +22,7 @@ class Beside:
     direction: which way the gains of this study's other cells in the same regime point.
     """
 
-    reported: Reported
+    reported: Line
     adamw: tuple[str, str] | None
     m_plus_adam: tuple[str, str] | None
     gain: tuple[str, str] | None
@@ -62,8 +35,8 @@ def beside_the_paper(collected: Collected) -> list[Beside]:
     return [_beside(collected, reported, found) for reported in REPORTED]
 
 
-def _beside(collected: Collected, reported: Reported, found: dict[CellKey, Cell]) -> Beside:
-    same = _same_model(collected, reported.model)
+def _beside(collected: Collected, reported: Line, found: dict[CellKey, Cell]) -> Beside:
+    same = same_model(collected, reported.model)
     adamw, method = (
         found.get(CellKey(reported.model, BUDGET, reported.regime, entry)) if same else None
         for entry in (BASELINE, METHOD)
@@ -75,15 +48,6 @@ def _beside(collected: Collected, reported: Reported, found: dict[CellKey, Cell]
         (gain_text(method), method.key.folder) if method else None,
         _direction([cell for cell in found.values() if cell is not method], reported.regime),
     )
-
-
-def _same_model(collected: Collected, name: str) -> bool:
-    """Whether the study has the paper's model of that name, to a tenth of its size."""
-    config = collected.config
-    vocabulary = collected.manifest["vocab_size"] if collected.manifest else config.tokenizer.vocab_size
-    if name not in config.models or vocabulary is None:
-        return False
-    return abs(config.models[name].parameters(vocabulary) / PARAMETERS[name] - 1) < 0.1
 
 
 def _direction(found: list[Cell], regime: str) -> str:

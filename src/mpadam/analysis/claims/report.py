@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ def _cell(cell: CellVerdict) -> dict[str, Any]:
         "paper": _paper(cell),
         "edges": list(sample.edges),
         "flags": list(sample.flags),
+        "cell": sample.cell.folder if sample.cell else "",
         "runs": list(sample.runs),
     }
 
@@ -120,16 +122,16 @@ def _row(judged: Judged, cell: CellVerdict) -> tuple[Entry, ...]:
     sample = cell.sample
     sweep, paper = sample.sweep, _paper(cell)
     texts = (
-        _signed(None if sample.diverged else cell.mean) or ("div." if sample.diverged else ""),
+        signed(None if sample.diverged else cell.mean) or ("div." if sample.diverged else ""),
         "" if sample.diverged else interval_text(cell.interval),
         "" if sample.diverged else interval_text(cell.family_interval),
         "" if cell.p_holm is None else _p_text(cell.p_holm),
         cell.verdict,
         cell.reason,
-        _signed(sweep.best if sweep else None),
-        _signed(sweep.median if sweep else None),
-        _signed(paper["value"] if paper else None),
-        _signed(paper["difference"] if paper else None),
+        signed(sweep.best if sweep else None),
+        signed(sweep.median if sweep else None),
+        signed(paper["value"] if paper else None),
+        signed(paper["difference"] if paper else None),
         "; ".join(flags_of(cell)),
     )
     names = (judged.claim.id, sample.contrast, sample.where)
@@ -143,13 +145,14 @@ def flags_of(cell: CellVerdict) -> list[str]:
     return [*lost, *cell.sample.flags]
 
 
-def _signed(value: float | None) -> str:
+def signed(value: float | None) -> str:
+    """`+0.0123`, or nothing."""
     return "" if value is None else f"{value:+.4f}"
 
 
-def interval_text(interval: tuple[float, float] | None) -> str:
+def interval_text(interval: Sequence[float] | None) -> str:
     """`+0.0123 to +0.0456`, or nothing."""
-    return "" if interval is None else " to ".join(map(_signed, interval))
+    return "" if interval is None else " to ".join(map(signed, interval))
 
 
 def _p_text(p: float) -> str:

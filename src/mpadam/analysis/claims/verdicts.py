@@ -237,7 +237,7 @@ def _combined(holds: str, verdicts: Sequence[str]) -> str:
 def _why(cells: Sequence[CellVerdict]) -> str:
     """How many cells say what, and which are not run."""
     if not cells:
-        return "the study asks for no such runs"
+        return "the study has no such runs or measurements"
     counts = Counter(cell.verdict for cell in cells)
     told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
     text = f"{len(cells)} cell{'s' if len(cells) > 1 else ''}: {told}"
