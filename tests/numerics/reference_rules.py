@@ -28,6 +28,7 @@ class Hyper:
     tau: float = 1e-8
     clip: float | None = 0.75
     form: str = "normalized_rho"
+    block_exponent: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,19 @@ def rho(w: F64, h: Hyper) -> F64 | float:
     raise AssertionError(h.form)
 
 
+def block_factors(w: F64, exponent: float, block: int = 256) -> F64:
+    """Of the multiplicative rate: block by block, from the largest magnitude of each and their geometric mean."""
+    blocks = [np.s_[i, j : j + block] for i in range(len(w)) for j in range(0, w.shape[1], block)]
+    largest = [np.abs(w[where]).max() for where in blocks]
+    alive = [size for size in largest if size > 0]
+    typical = np.exp(np.mean(np.log(alive))) if alive else 1.0
+    factors = np.ones_like(w)
+    for where, size in zip(blocks, largest, strict=True):
+        if size > 0:
+            factors[where] = (size / typical) ** exponent
+    return factors
+
+
 def multiplicative_branch(
     w: F64, g: F64, s: dict[str, F64], h: Hyper, t: int, *, projection: F64 | None = None
 ) -> tuple[F64, dict[str, F64]]:
@@ -76,6 +90,8 @@ def multiplicative_branch(
     else:
         states["v_e"] = h.b2 * s["v_e"] + (1 - h.b2) * g_e**2
         r = -h.eta_m * g_e / (np.sqrt(states["v_e"] / (1 - h.b2**t)) + h.eps)
+    if h.block_exponent:
+        r = r * block_factors(w, h.block_exponent)
     u_m = r / rho(w, h)
     return (u_m if h.clip is None else np.clip(u_m, -h.clip, h.clip)), states
 

@@ -46,6 +46,7 @@ def hyper(name: OptimizerName, values: dict[str, float | None]) -> reference.Hyp
     return reference.Hyper(
         eta_a=v["lr"], eta_m=v.get("lr_mult", 0.0), b1=v["beta1"], b2=v["beta2"], eps=v["eps"], wd=v["weight_decay"],
         wd_mult=v.get("weight_decay_mult", 0.0), tau=v.get("tau", 1e-8), clip=v.get("max_relative_step"), form=form,
+        block_exponent=v.get("block_scale_exponent", 0.0),
     )  # fmt: skip
 
 
@@ -192,6 +193,17 @@ def test_every_update_agrees_with_float64(name: str, weight_format: str) -> None
 def test_other_hyperparameters_agree_too(form: str, values: dict) -> None:
     case = Case("m-plus-adam" + form, "fp32", values)
     for t in range(1, STEPS + 1):
+        expected, got, carry = case.update(t)
+        case.check(expected, got, carry)
+        case.check_states(expected, got)
+
+
+@pytest.mark.parametrize("exponent", [1.0, -0.5])
+@pytest.mark.parametrize("weight_format", ["bf16", "fp8_e5m2"])
+def test_a_rate_modulated_by_block_scales_agrees(weight_format: str, exponent: float) -> None:
+    """Rows of two whole blocks and a short one, a row of zeros, a block of zeros."""
+    case = Case("m-plus-adam", weight_format, {"block_scale_exponent": exponent, "lr_mult": 0.05}, (6, 600))
+    for t in range(1, 11):
         expected, got, carry = case.update(t)
         case.check(expected, got, carry)
         case.check_states(expected, got)

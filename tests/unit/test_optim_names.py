@@ -105,6 +105,7 @@ def test_defaults_are_the_reference_settings() -> None:
         "weight_decay_mult": 0.01,
         "tau": 1e-8,
         "max_relative_step": 0.75,
+        "block_scale_exponent": 0.0,
     }
 
 

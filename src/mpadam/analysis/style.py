@@ -79,6 +79,7 @@ SYMBOLS = {
     "weight_decay_mult": r"weight decay, times $\eta_m$",
     "tau": r"$\tau$",
     "max_relative_step": r"clip $r_{max}$",
+    "block_scale_exponent": r"$\eta_m$ by block scale, to the power",
     "warmup": "warm-up, share of steps",
 }
 

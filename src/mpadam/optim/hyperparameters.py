@@ -77,6 +77,14 @@ _CLIP = Hyperparameter(
     high_open=False,
     optional=True,
 )
+_BLOCK = Hyperparameter(
+    "block_scale_exponent",
+    0.0,
+    "lr_mult times (block scale / typical block scale) to this power",
+    low=-2.0,
+    high=2.0,
+    high_open=False,
+)
 _RANK = Hyperparameter("apollo_rank", 4, "rows of the projected exponent gradient", low=1, integer=True)
 _REFRESH = Hyperparameter("apollo_refresh", 200, "updates between two projections", low=1, integer=True)
 
@@ -91,12 +99,12 @@ _BY_RULE: Mapping[str, tuple[Hyperparameter, ...]] = {
         _TAU,
         _CLIP,
     ),
-    "m-plus-adam": (*_ADDITIVE, _LR_MULT, _DECAY_MULT, _TAU, _CLIP),
+    "m-plus-adam": (*_ADDITIVE, _LR_MULT, _DECAY_MULT, _TAU, _CLIP, _BLOCK),
     "additive-twin": (*_ADDITIVE, _LR_MULT, _DECAY_MULT, _CLIP),
 }
 #: every hyper-parameter there is, by name, with the ranges that hold for all rules
 ALL: Mapping[str, Hyperparameter] = {
-    h.name: h for h in (_LR, _LR_MULT, _BETA1, _BETA2, _EPS, _DECAY, _DECAY_MULT, _TAU, _CLIP, _RANK, _REFRESH)
+    h.name: h for h in (_LR, _LR_MULT, _BETA1, _BETA2, _EPS, _DECAY, _DECAY_MULT, _TAU, _CLIP, _BLOCK, _RANK, _REFRESH)
 }
 
 

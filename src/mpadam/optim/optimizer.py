@@ -101,6 +101,8 @@ class MPlusAdam(LowPrecisionOptimizer):
     weight_decay, weight_decay_mult: decays, each times its own rate.
     tau, max_relative_step: least rho, and the clip of u_m (None: Algorithm 1, no clip).
     multiplicative_form: "normalized_rho" | "normalized_rho_tensor" | "relative" | "unnormalized_rho".
+    block_scale_exponent: each block of 256 weights of a row has lr_mult times (its scale / the tensor's typical one) to
+        this power; 0, the default, is the paper's rule, others are an ablation of it [our reading].
     second_moment: "full", or "apollo_e" for v_e in rank `apollo_rank`, projected anew every `apollo_refresh` updates;
         `apollo_scope` "projections" (groups with that role, and groups without a role) or "all_2d".
     tie_lr_mult: lr_mult is multiplied by lr / (lr at construction), so that one scheduler moves both.
@@ -121,6 +123,7 @@ class MPlusAdam(LowPrecisionOptimizer):
         tau: float = 1e-8,
         max_relative_step: float | None = 0.75,
         multiplicative_form: str = "normalized_rho",
+        block_scale_exponent: float = 0.0,
         second_moment: str = "full",
         apollo_rank: int = 4,
         apollo_refresh: int = 200,

@@ -51,8 +51,13 @@ class Constants:
     tau: float = 1e-8
     max_relative_step: float | None = 0.75
     multiplicative_form: str = "normalized_rho"
+    block_scale_exponent: float = 0.0
     second_moment: str = "full"
     apollo_rank: int = 4
+
+
+BLOCK = 256
+"""Weights of a row that share a scale in the reference's FP8 format, and so a multiplicative rate."""
 
 
 class Rates(NamedTuple):
@@ -128,6 +133,19 @@ def _exponent_direction(
     return g_e / ((v_e / r.correction).sqrt() + c.eps), {"v_e": v_e}
 
 
+def _block_modulation(w: Tensor, exponent: float) -> Tensor:
+    """What eta_m is multiplied by: (s / s_typical)^exponent, s the block scale of a weight, s_typical the geometric
+    mean over the tensor [our reading]. A scale is the largest magnitude of a block up to a constant, which cancels.
+    A block of zeros keeps the rate as it is.
+    """
+    rows = w.reshape(-1, w.shape[-1]) if w.dim() else w.reshape(1, 1)
+    largest = torch.stack([block.abs().amax(1) for block in rows.split(BLOCK, dim=1)], dim=1)
+    scales = torch.where(largest > 0, largest, torch.ones_like(largest)).log()
+    typical = scales.sum() / (largest > 0).sum().clamp(min=1)
+    factors = torch.where(largest > 0, (exponent * (scales - typical)).exp(), torch.ones_like(largest))
+    return factors.repeat_interleave(BLOCK, dim=1)[:, : rows.shape[1]].reshape(w.shape)
+
+
 def relative_step(
     w: Tensor, g: Tensor, state: Mapping[str, Tensor], c: Constants, r: Rates, *, projection: Tensor | None = None
 ) -> tuple[Tensor, State]:
@@ -135,6 +153,8 @@ def relative_step(
     g_e = LN2 * w * g
     direction, new_state = _exponent_direction(g_e, state, c, r, projection)
     proposal = _scaled(direction, -r.multiplicative)
+    if c.block_scale_exponent:
+        proposal = proposal * _block_modulation(w, c.block_scale_exponent)
     rho = _rho(w, c)
     return _clip(proposal if rho is None else proposal / rho, c.max_relative_step), new_state
 
