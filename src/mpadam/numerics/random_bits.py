@@ -68,11 +68,14 @@ def bit_keys(seed: int | Tensor, tensor_id: int | Tensor, step: int | Tensor) ->
     return key_0, key_1
 
 
-def bits_of(index: Tensor, keys: tuple[int | Tensor, int | Tensor]) -> Tensor:
-    """32 random bits for every flat index (int64), as int32: `random_bits` from keys that are there already."""
+def bits_of(index: Tensor, keys: tuple[int | Tensor, int | Tensor], *, short: bool = False) -> Tensor:
+    """32 random bits for every flat index (int64), as int32: `random_bits` from keys that are there already.
+
+    short: whether every index is below 2**32; its high half, which is zero then, is not looked at.
+    """
     bits = (index & _WORD) ^ keys[0]
     _hash_in_place(bits)
-    bits ^= ((index >> 32) * _INDEX_HIGH & _WORD) ^ keys[1]
+    bits ^= keys[1] if short else ((index >> 32) * _INDEX_HIGH & _WORD) ^ keys[1]
     _hash_in_place(bits)
     return bits.to(torch.int32)
 

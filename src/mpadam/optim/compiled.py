@@ -39,12 +39,12 @@ _SHAPES = 256
 
 @dataclass(frozen=True)
 class _Layout:
-    """Which tensors the flat arguments of a graph are."""
+    """Which tensors the flat arguments of a graph are; short: of a draw, None where there is none."""
 
     copy: bool
     stored: tuple[str, ...]
     moments: tuple[str, ...]
-    draws: bool
+    short: bool | None
     projection: bool
 
 
@@ -74,9 +74,8 @@ class CompiledUpdate:
 
 
 def _layout(x: Operands) -> _Layout:
-    return _Layout(
-        x.copy is not None, tuple(x.stored), tuple(x.moments), isinstance(x.bits, Draw), x.projection is not None
-    )
+    short = x.bits.short if isinstance(x.bits, Draw) else None
+    return _Layout(x.copy is not None, tuple(x.stored), tuple(x.moments), short, x.projection is not None)
 
 
 def _rest(x: Operands) -> list[Tensor]:
@@ -111,7 +110,7 @@ def _unflatten(layout: _Layout, tensors: Iterator[Tensor]) -> tuple[Operands, Ra
         moments={name: next(tensors) for name in layout.moments},
         copy=next(tensors) if layout.copy else None,
         grad=next(tensors),
-        bits=Draw((next(tensors), next(tensors)), next(tensors)) if layout.draws else None,
+        bits=None if layout.short is None else Draw((next(tensors), next(tensors)), next(tensors), layout.short),
         projection=next(tensors) if layout.projection else None,
     )
     return operands, Rates(*tensors)

@@ -72,10 +72,12 @@ class Draw(NamedTuple):
 
     keys: two words, of seed, tensor id and update number; a compiled update takes them as 0-d int64 tensors.
     position: flat index, in the unsharded parameter, of the first element, or of every element (int64).
+    short: whether no flat index needs more than 32 bits.
     """
 
     keys: tuple[int | Tensor, int | Tensor]
     position: int | Tensor
+    short: bool
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Both keys and the position as int64 tensors."""
@@ -88,7 +90,7 @@ class Draw(NamedTuple):
         index = self.position
         if not isinstance(index, Tensor) or index.shape != shape:
             index = _flat_index(shape, index, device)
-        return bits_of(index, self.keys)
+        return bits_of(index, self.keys, short=self.short)
 
 
 def _flat_index(shape: torch.Size, start: int | Tensor, device: torch.device) -> Tensor:
@@ -201,8 +203,8 @@ class WeightStore:
         """Where the random bits of update `t` come from, or None where rounding needs none."""
         if not self.plan.needs_bits:
             return None
-        keys = bit_keys(self.seed, self.tensor_id, t)
-        return Draw(keys, self.position)
+        short = isinstance(self.position, int) and self.position + self.param.numel() <= 2**32
+        return Draw(bit_keys(self.seed, self.tensor_id, t), self.position, short)
 
     def bits(self, t: int) -> Tensor | None:
         """Random bits of update `t`, or None where rounding needs none."""
