@@ -328,8 +328,7 @@ def _check_sharding(p: Tensor, plan: Plan) -> None:
     blocks_cut = plan.store.format.dtype is None and splits(p, last=2 if tiled else 1)
     if is_split(p) and (whole or blocks_cut):
         raise ValueError(
-            "a sharded parameter with nvfp4, apollo_e, normalized_rho_tensor, block_scale_exponent, or blocks or tiles cut "
-            "by the sharding: "
-            "these need the whole parameter; replicate it (DDP), or shard along the first dimension with an fp8 format "
-            "whose blocks are rows (block_size, not block_shape)"
+            "a sharded parameter with nvfp4, apollo_e, normalized_rho_tensor, block_scale_exponent, or blocks or tiles "
+            "cut by the sharding: these need the whole parameter; replicate it (DDP), or shard along the first dimension "
+            "with an fp8 format whose blocks are rows (block_size, not block_shape)"
         )

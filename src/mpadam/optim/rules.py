@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from mpadam.numerics.blocks import from_blocks, to_blocks
 from mpadam.optim.apollo import channel_scale, projected_shape
 
 LN2 = math.log(2.0)
@@ -138,12 +139,13 @@ def _block_modulation(w: Tensor, exponent: float) -> Tensor:
     mean over the tensor [our reading]. A scale is the largest magnitude of a block up to a constant, which cancels.
     A block of zeros keeps the rate as it is.
     """
-    rows = w.reshape(-1, w.shape[-1]) if w.dim() else w.reshape(1, 1)
-    largest = torch.stack([block.abs().amax(1) for block in rows.split(BLOCK, dim=1)], dim=1)
-    scales = torch.where(largest > 0, largest, torch.ones_like(largest)).log()
-    typical = scales.sum() / (largest > 0).sum().clamp(min=1)
-    factors = torch.where(largest > 0, (exponent * (scales - typical)).exp(), torch.ones_like(largest))
-    return factors.repeat_interleave(BLOCK, dim=1)[:, : rows.shape[1]].reshape(w.shape)
+    blocks = to_blocks(w, (1, BLOCK))
+    largest = blocks.abs().amax(dim=(2, 4), keepdim=True)
+    alive = largest > 0
+    logs = torch.where(alive, largest, torch.ones_like(largest)).log()
+    typical = logs.sum() / alive.sum().clamp(min=1)
+    factors = torch.where(alive, (exponent * (logs - typical)).exp(), torch.ones_like(largest))
+    return from_blocks(factors.expand_as(blocks), w.shape)
 
 
 def relative_step(
