@@ -38,7 +38,8 @@ def test_signatures_are_the_documented_ones() -> None:
         "lr": 8e-5, "lr_mult": 4e-3, "betas": (0.87, 0.98), "eps": 1e-20, "weight_decay": 0.1,
         "weight_decay_mult": 0.01, "tau": 1e-8, "max_relative_step": 0.75, "multiplicative_form": "normalized_rho",
         "block_scale_exponent": 0.0, "second_moment": "full", "apollo_rank": 4, "apollo_refresh": 200,
-        "apollo_scope": "projections", "write_back": "nearest", "weight_format": None, "state_dtype": None, "carry_dtype": None, "shadow": "none",
+        "apollo_scope": "projections",
+        "write_back": "nearest", "weight_format": None, "state_dtype": None, "carry_dtype": None, "shadow": "none",
         "shadow_dtype": None, "seed": 0, "compile": False, "tie_lr_mult": False,
     }  # fmt: skip
     assert list(inspect.signature(AdamW).parameters)[:6] == [

@@ -329,6 +329,6 @@ def _check_sharding(p: Tensor, plan: Plan) -> None:
     if is_split(p) and (whole or blocks_cut):
         raise ValueError(
             "a sharded parameter with nvfp4, apollo_e, normalized_rho_tensor, block_scale_exponent, or blocks or tiles "
-            "cut by the sharding: these need the whole parameter; replicate it (DDP), or shard along the first dimension "
-            "with an fp8 format whose blocks are rows (block_size, not block_shape)"
+            "cut by the sharding: these need the whole parameter; replicate it (DDP), or shard along the first "
+            "dimension with an fp8 format whose blocks are rows (block_size, not block_shape)"
         )
