@@ -171,7 +171,7 @@ def _trends(metric: Trend, config: StudyConfig, grid: Grid) -> Iterator[Slot]:
         if len(levels) > 1:
             terms = tuple(
                 (Source(key), sign * weight)
-                for regime, weight in zip(levels, _slope_weights(len(levels)), strict=True)
+                for regime, weight in reversed([*zip(levels, _slope_weights(len(levels)), strict=True)])
                 for key, sign in zip(pairs[regime], (1.0, -1.0), strict=True)
                 if weight
             )

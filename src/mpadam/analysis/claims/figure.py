@@ -26,7 +26,9 @@ from mpadam.analysis.collect import Collected
 from mpadam.analysis.pictures import Picture, drawing
 from mpadam.analysis.style import BLACK, GREY, OptimizerStyle, optimizer_styles
 
-LINE, HEADING, WIDTH = 0.19, 0.62, 9.0  # inches
+#: inches; HEADING: title and tick labels of a panel, TICKS: of these the part below it
+LINE, HEADING, TICKS, WIDTH = 0.19, 0.6, 0.3, 9.0
+LEFT, RIGHT, TOP, BOTTOM = 3.3, 1.15, 0.65, 0.35
 _KINDS = ("perplexity", "trend")
 _WORDS = {
     SUPPORTED: "+ supported",
@@ -54,12 +56,8 @@ def claims_figure(verdicts: Verdicts, collected: Collected) -> Picture:
     """The paper has no such figure; it is what its Table 2 would need."""
     shown = panels(verdicts)
     styles = optimizer_styles(key.optimizer for p in shown for c in p.cells if (key := c.sample.cell) is not None)
-    lines = [max(1, len(panel.cells)) for panel in shown] or [3]
     with drawing():
-        height = sum(LINE * n + HEADING for n in lines) + 0.9
-        figure = Figure((WIDTH, height), layout="constrained")
-        ratios = [LINE * n + 0.15 for n in lines]
-        axes = figure.subplots(len(lines), 1, squeeze=False, gridspec_kw={"height_ratios": ratios})[:, 0]
+        figure, axes = _places([len(panel.cells) for panel in shown] or [3])
         for ax, panel in zip(axes, shown, strict=False):
             _draw(ax, panel, styles)
         if not shown:
@@ -75,6 +73,19 @@ def claims_figure(verdicts: Verdicts, collected: Collected) -> Picture:
         _alt(shown),
         _frame(shown),
     )
+
+
+def _places(lines: Sequence[int]) -> tuple[Figure, list[Axes]]:
+    """A figure with a panel of so many lines each, one below the other; laid out by hand, in inches, for there may be
+    twenty panels, and the solver of matplotlib takes half a minute over them."""
+    height = TOP + sum(LINE * n + HEADING for n in lines) + BOTTOM
+    figure = Figure((WIDTH, height))
+    axes, bottom = [], height - TOP
+    for n in lines:
+        bottom -= LINE * n + HEADING
+        place = (LEFT / WIDTH, (bottom + TICKS) / height, (WIDTH - LEFT - RIGHT) / WIDTH, LINE * n / height)
+        axes.append(figure.add_axes(place))
+    return figure, axes
 
 
 def _draw(axes: Axes, panel: Panel, styles: dict[str, OptimizerStyle]) -> None:
@@ -128,7 +139,7 @@ def _legend(figure: Figure) -> None:
         Line2D([], [], color=GREY, marker="o", markerfacecolor="white", linestyle="none", label="no verdict"),
         Line2D([], [], color=GREY, marker="x", linestyle="none", label="a run diverged"),
     ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False, fontsize=8)
+    figure.legend(handles=handles, loc="upper center", ncols=3, frameon=False, fontsize=8)
 
 
 def _caption(shown: Sequence[Panel], verdicts: Verdicts, collected: Collected) -> str:

@@ -7,12 +7,11 @@ way they point. No bootstrap: at the numbers of seeds used here it does not hold
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import nctdtr, stdtr, stdtrit
+from scipy.special import nctdtr, ndtri, stdtr, stdtrit
 
 #: most seeds that a power calculation looks at
 MOST_SEEDS = 1000
@@ -87,5 +86,5 @@ def seeds_needed(distance: float, sd: float, alpha: float) -> int | None:
         miss = float(nctdtr(n - 1, abs(distance) / sd * math.sqrt(n), stdtrit(n - 1, 1 - alpha / 2)))
         return math.isnan(miss) or 1 - miss >= POWER  # scipy has no value where the distance is beyond doubt
 
-    found = bisect_left(range(3, MOST_SEEDS + 1), True, key=enough) + 3
-    return found if found <= MOST_SEEDS else None
+    fewest = ((float(ndtri(1 - alpha / 2)) + float(ndtri(POWER))) * sd / distance) ** 2  # were the deviation known
+    return next((n for n in range(max(3, int(min(fewest, MOST_SEEDS + 1))), MOST_SEEDS + 1) if enough(n)), None)

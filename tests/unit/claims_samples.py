@@ -1,0 +1,80 @@
+"""Cells of claims with made-up numbers, and made-up studies whose perplexities a test decides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from analysis_fakes import FakeStudy, fake_study, study_content
+
+from mpadam.analysis.claims.data import Claim, load_claims
+from mpadam.analysis.claims.examine import Evidence, Verdicts, examine
+from mpadam.analysis.claims.samples import Sample
+from mpadam.analysis.claims.verdicts import Judged
+from mpadam.analysis.collect import collect
+
+CONTRAST = {"name": "B over A", "terms": [{"optimizer": "a", "weight": 1}, {"optimizer": "b", "weight": -1}]}
+
+
+def claim(**changes: Any) -> Claim:
+    """A claim that a number is above 0.005 in every cell."""
+    content = {
+        **{"id": "x", "title": "B beats A", "statement": "B beats A.", "source": "ours", "grade": "R"},
+        "metric": {"kind": "perplexity", "contrasts": [CONTRAST]},
+        **{"direction": "above", "threshold": 0.005, "holds": "every", "family": "claim", "falsified_by": "A better"},
+    }
+    return Claim.model_validate({**content, **changes})
+
+
+def cell(values: Iterable[float], **changes: Any) -> Sample:
+    """A cell with these numbers, one a seed, of which none is missing."""
+    numbers = dict(enumerate(values))
+    return Sample(**{"contrast": "c", "where": "here", "values": numbers, "asked": tuple(numbers), **changes})
+
+
+_RATES = {"search": {"lr": [1e-3, 3e-3, 1e-2]}}
+_MULT = {"values": {"lr_mult": 4e-3}, **_RATES}
+TAKES = ("m-plus-adam-sr", "m-plus-adam-apollo-e", "additive-twin")
+CLAIMS_STUDY: dict[str, Any] = {
+    "models": {"tiny": study_content()["models"]["tiny"]},
+    "budgets": [1],
+    "regimes": {
+        **{f"{m}-bf16": {"masters": m, "compute": "bf16"} for m in ("fp32", "bf16", "fp8", "nvfp4", "nvfp4s")},
+        "fp8-bf16-kept": {"masters": "fp8", "compute": "bf16", "shadow": "persistent"},
+    },
+    "optimizers": {"adamw": _RATES, "m-plus-adam": _MULT, "adamw-sr": _RATES, **{entry: {} for entry in TAKES}},
+    "seeds": [0, 1, 2, 3, 4],
+    "tuning": {"mode": "search", "trials": 3, "transfer": {"optimizers": dict.fromkeys(TAKES, "m-plus-adam")}},
+    "grids": [
+        {"name": "main", "optimizers": ["adamw", "m-plus-adam"]},
+        {"name": "rest", "regimes": ["bf16-bf16"], "optimizers": ["adamw-sr", *TAKES]},
+    ],
+}
+
+
+def claims_study(results: Path, **changes: Any) -> FakeStudy:
+    """One model, five ways to keep weights and a shadow, five seeds; best rates inside their ranges."""
+    return fake_study(results, **{**CLAIMS_STUDY, **changes})
+
+
+def give(study: FakeStudy, values: Mapping[int, float], **labels: Any) -> None:
+    """Set ln(perplexity) of a cell, seed by seed."""
+    for seed, value in values.items():
+        study.edit_summary({"val_ppl": math.exp(value)}, **{**labels, "seed": seed})
+
+
+def verdicts(study: FakeStudy, *, pooled: bool = False) -> Verdicts:
+    """All claims judged on the study, with diagnostics and looks where the commands leave them."""
+    evidence = Evidence(study.paths.output / "diagnostics", study.paths.output / "tables" / "probes.csv")
+    return examine(collect(study.config, study.paths), _claims(), evidence, pooled=pooled)
+
+
+_claims = cache(load_claims)
+
+
+def judged(study: FakeStudy, name: str) -> Judged:
+    """One claim of the file, judged."""
+    return next(one for one in verdicts(study).judged if one.claim.id == name)

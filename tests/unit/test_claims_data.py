@@ -1,0 +1,104 @@
+"""claims.yaml: complete, checked, and hashed."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mpadam.analysis.claims.data import CLAIMS, Perplexity, load_claims
+from mpadam.optim.names import parse_optimizer_name
+from mpadam.study.load import ConfigError, load_study
+
+ROOT = Path(__file__).parents[2]
+#: paper.md section 7: ten claims, four objections; and the controls and questions of this project
+PAPER = {"1", "2", "3", "4", "5-budget", "5-size", "6", "7", "8", "9-table", "9-fails", "9-both", "10", "survival"}
+REFEREE = {"a", "b", "c", "d-draws", "d-tricks"}
+OURS = {"twin", "forms", "drift", "shadow", "shadow-refreshed", "stale", "betas", "precision"}
+
+
+def test_every_claim_objection_and_question_is_there() -> None:
+    found = {
+        source: {c.id for c in load_claims().claims if c.source == source} for source in ("paper", "referee", "ours")
+    }
+    assert found == {"paper": PAPER, "referee": REFEREE, "ours": OURS}
+    assert all(claim.falsified_by and claim.statement.endswith(".") for claim in load_claims().claims)
+
+
+def test_grades_are_those_of_the_sources() -> None:
+    grades = {claim.id: claim.grade for claim in load_claims().claims}
+    words = {"1", "6", "9-table", "9-fails", "9-both", "10", "survival"}
+    assert {name for name, grade in grades.items() if grade == "A"} == words
+    assert {name for name, grade in grades.items() if grade == "D"} == {"5-size", "8"}
+    assert {name for name, grade in grades.items() if grade == "R"} == OURS
+
+
+def test_the_hash_is_that_of_the_file() -> None:
+    assert load_claims().sha256 == hashlib.sha256(CLAIMS.read_bytes()).hexdigest()
+
+
+def test_optimizers_of_contrasts_exist_and_the_study_of_the_paper_has_them() -> None:
+    config = load_study([ROOT / "config.yaml"])
+    metrics = [claim.metric for claim in load_claims().claims if isinstance(claim.metric, Perplexity)]
+    named = {t.optimizer for metric in metrics for contrast in metric.contrasts for t in contrast.terms}
+    assert named <= set(config.optimizers)
+    for name in named:
+        parse_optimizer_name(name.partition("@")[0])
+    betas = config.optimizers["adamw@betas0"].values
+    assert (betas["beta1"], betas["beta2"]) == (0.9, 0.95)
+
+
+def test_contrasts_of_perplexity_compare_like_with_like() -> None:
+    """Weights sum to 0: what a model, a text or a seed adds to every run cancels."""
+    for claim in load_claims().claims:
+        if isinstance(claim.metric, Perplexity):
+            for contrast in claim.metric.contrasts:
+                assert sum(term.weight for term in contrast.terms) == 0
+                assert sum(term.weight for term in contrast.premise) == 0
+
+
+def test_minimum_effects_are_half_a_percent_or_a_ratio_of_two() -> None:
+    thresholds = {
+        abs(claim.threshold) for claim in load_claims().claims if claim.metric.kind in ("perplexity", "trend", "fit")
+    }
+    assert thresholds == {0.0, 0.005, 0.6931}
+
+
+WRONG = {
+    "misspelt key": (("treshold", 0.1), "Extra inputs are not permitted"),
+    "unknown kind": (("metric", {"kind": "guess"}), "guess"),
+    "unknown direction": (("direction", "up"), "above"),
+    "no number": (("threshold", "NaN"), "threshold"),
+    "equivalence without a margin": (("direction", "within"), "needs one above 0"),
+    "agreement with nothing": (
+        ("metric", {"kind": "exact", "measurement": "sweep_agreement"}),
+        "needs the id of a claim",
+    ),
+    "agreement with a stranger": (
+        ("metric", {"kind": "exact", "measurement": "sweep_agreement", "of": "no"}),
+        "not the id",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_file_is_one_line(tmp_path: Path, name: str) -> None:
+    (key, value), told = WRONG[name]
+    content = yaml.safe_load(CLAIMS.read_text())
+    first = {**content["claims"][0], "threshold": 0}
+    path = tmp_path / "claims.yaml"
+    path.write_text(yaml.safe_dump({**content, "claims": [{**first, key: value}]}))
+    with pytest.raises(ConfigError, match=told) as error:
+        load_claims(path)
+    assert str(error.value).startswith(str(path))
+    assert "\n" not in str(error.value)
+
+
+def test_an_id_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    content = yaml.safe_load(CLAIMS.read_text())
+    path = tmp_path / "claims.yaml"
+    path.write_text(yaml.safe_dump({**content, "claims": content["claims"][:1] * 2}))
+    with pytest.raises(ConfigError, match="id '1' stands twice"):
+        load_claims(path)

@@ -1,0 +1,164 @@
+"""How numbers become verdicts: thresholds, directions, premises, and everything that forbids a verdict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from claims_samples import cell, claim
+
+from mpadam.analysis.claims.samples import Sample
+from mpadam.analysis.claims.verdicts import CellVerdict, judge
+
+CLEAR = (0.020, 0.021, 0.019, 0.022, 0.018)  # far above 0.005, by a t of 20
+LOST = tuple(-value for value in CLEAR)
+UNSURE = (0.02, -0.02, 0.03, -0.01, 0.01)
+NONE = (0.001, 0.0, -0.001, 0.001, 0.0)  # a gain that is shown to be too small to matter
+
+
+def alone(sample: Sample, **about: Any) -> CellVerdict:
+    """The only cell of a claim, judged."""
+    (found,) = judge(claim(**about), [sample], alpha=0.05).cells
+    return found
+
+
+@pytest.mark.parametrize(
+    ("direction", "values", "verdict"),
+    [
+        ("above", CLEAR, "supported"),
+        ("above", LOST, "contradicted"),
+        ("above", NONE, "contradicted"),
+        ("above", UNSURE, "inconclusive"),
+        ("below", CLEAR, "contradicted"),
+        ("below", LOST, "supported"),
+        ("within", NONE, "supported"),
+        ("within", CLEAR, "contradicted"),
+        ("within", LOST, "contradicted"),
+        ("within", UNSURE, "inconclusive"),
+        ("outside", CLEAR, "supported"),
+        ("outside", LOST, "supported"),
+        ("outside", NONE, "contradicted"),
+    ],
+)
+def test_a_cell_is_decided_by_the_side_of_the_threshold(
+    direction: str, values: tuple[float, ...], verdict: str
+) -> None:
+    assert alone(cell(values), direction=direction).verdict == verdict
+
+
+def test_a_margin_that_may_be_lost_is_a_negative_threshold() -> None:
+    assert alone(cell(NONE), threshold=-0.005).verdict == "supported"
+    assert alone(cell(LOST), threshold=-0.005).verdict == "contradicted"
+
+
+def test_an_open_cell_says_how_many_seeds_would_decide() -> None:
+    found = alone(cell((0.012, 0.0, 0.02, 0.004, 0.016)))
+    assert found.verdict == "inconclusive"
+    assert found.seeds_needed is not None
+    assert found.seeds_needed > 5
+    assert found.reason == f"about {found.seeds_needed} seeds would decide"
+    far = alone(cell((0.0051, 0.2, -0.19, 0.005, 0.006)))
+    assert (far.seeds_needed, far.reason) == (None, "more than 1000 seeds would be needed")
+
+
+def test_n_1_and_n_2_never_give_a_verdict() -> None:
+    for n in (1, 2):
+        found = alone(cell(CLEAR[:n]))
+        assert (found.verdict, found.reason, found.p) == ("inconclusive", f"n = {n} < 3 seeds", None)
+        assert (found.interval is None) == (n == 1)
+        pooled = judge(claim(), [cell(CLEAR[:n]), cell(CLEAR)], alpha=0.05, pooled=True).cells[0]
+        assert pooled.verdict == "inconclusive"
+    assert alone(cell(CLEAR[:3])).verdict == "supported"
+
+
+def test_missing_seeds_forbid_a_verdict_however_clear_the_rest_is() -> None:
+    found = alone(cell(CLEAR[:4], asked=(0, 1, 2, 3, 4), missing=(4,)))
+    assert (found.verdict, found.reason) == ("inconclusive", "4 of 5 seeds are in; no verdict before all are")
+    assert found.interval is not None
+
+
+def test_a_cell_without_a_pair_is_not_run() -> None:
+    found = alone(cell((), asked=(0, 1, 2), missing=(0, 1, 2)))
+    assert (found.verdict, found.reason, found.mean) == ("not run", "0 of 3 seeds are in", None)
+
+
+def test_not_bracketed_forbids_a_verdict_for_either_of_the_two() -> None:
+    found = alone(cell(CLEAR, edges=("adamw: lr",)))
+    assert (found.verdict, found.reason) == ("not bracketed", "best rate at the end of its range: adamw: lr")
+
+
+def test_both_sides_diverged_is_no_comparison() -> None:
+    found = alone(cell((0.02, 0.021, 0.019, 0.0, 0.02), tied=(3,)))
+    assert (found.verdict, found.reason) == ("inconclusive", "both sides diverged at seed 3")
+
+
+def test_a_premise_that_is_not_shown_leaves_nothing_to_say() -> None:
+    shown, open_, absent = (dict(enumerate(values)) for values in (CLEAR, UNSURE, LOST))
+    assert alone(cell(CLEAR, premise=shown)).verdict == "supported"
+    assert alone(cell(LOST, premise=shown)).verdict == "contradicted"
+    for premise, reason in ((open_, "its premise is not shown"), (absent, "its premise is not seen")):
+        found = alone(cell(CLEAR, premise=premise))
+        assert (found.verdict, found.reason) == ("inconclusive", reason)
+
+
+def test_what_is_computed_without_chance_needs_no_seeds() -> None:
+    assert alone(cell((0.01,), exact=True)).verdict == "supported"
+    assert alone(cell((0.004,), exact=True)).verdict == "contradicted"
+    assert alone(cell((), exact=True)).verdict == "not run"
+
+
+def test_cells_that_are_not_tested_count_in_holms_correction() -> None:
+    """p = 0.03 alone; with a missing cell beside it, twice that."""
+    values = (0.0155, 0.0203, 0.025)
+    first = alone(cell(values))
+    assert first.p is not None
+    assert 0.025 < first.p < 0.05
+    assert first.verdict == "supported"
+    beside = judge(claim(), [cell(values), cell(())], alpha=0.05).cells[0]
+    assert beside.p == first.p
+    assert beside.p_holm == pytest.approx(2 * first.p)
+    assert beside.verdict == "inconclusive"
+    assert beside.family_interval[1] - beside.family_interval[0] > first.family_interval[1] - first.family_interval[0]
+
+
+def test_families_are_those_of_the_claim_or_of_its_contrasts() -> None:
+    samples = [cell(CLEAR, contrast="a"), cell(CLEAR, contrast="b"), cell(UNSURE, contrast="a")]
+    sizes = {
+        family: [one.family_size for one in judge(claim(family=family), samples, alpha=0.05).cells]
+        for family in ("claim", "contrast")
+    }
+    assert sizes == {"claim": [3, 3, 3], "contrast": [2, 1, 2]}
+    order = [one.sample for one in judge(claim(family="contrast"), samples, alpha=0.05).cells]
+    assert order == samples
+
+
+YES, NO, OPEN = cell(CLEAR), cell(LOST), cell(UNSURE)
+EDGE, IDLE = cell(CLEAR, edges=("a: lr",)), cell((), asked=(0, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("samples", "every", "in_any"),
+    [
+        ([YES, YES], "supported", "supported"),
+        ([NO, NO], "contradicted", "contradicted"),
+        ([YES, NO, OPEN], "contradicted", "supported"),
+        ([YES, OPEN], "inconclusive", "supported"),
+        ([NO, OPEN], "contradicted", "inconclusive"),
+        ([YES, EDGE], "not bracketed", "supported"),
+        ([OPEN, EDGE], "inconclusive", "inconclusive"),
+        ([YES, IDLE], "inconclusive", "supported"),
+        ([NO, IDLE], "contradicted", "inconclusive"),
+        ([IDLE, IDLE], "not run", "not run"),
+        ([EDGE, IDLE], "not bracketed", "not bracketed"),
+        ([], "not run", "not run"),
+    ],
+)
+def test_how_cells_make_the_verdict_of_a_claim(samples: list[Sample], every: str, in_any: str) -> None:
+    assert judge(claim(holds="every"), samples, alpha=0.05).verdict == every
+    assert judge(claim(holds="any"), samples, alpha=0.05).verdict == in_any
+
+
+def test_the_reason_counts_cells_and_names_those_that_are_not_run() -> None:
+    found = judge(claim(), [YES, NO, cell((), asked=(0,), where="there")], alpha=0.05)
+    assert found.reason == "3 cells: 1 supported, 1 contradicted, 1 not run; not run: there (c)"
+    assert judge(claim(), [], alpha=0.05).reason == "the study has no such runs or measurements"
