@@ -21,11 +21,19 @@ from tests.workflow.toy import OVERLAY, ROOT, SNAKEMAKE, make_toy
 
 #: The limit Snakemake itself is held to: SIGINT makes it cancel its jobs, and SIGKILL follows if it does not end.
 WRAPPED = ("timeout", "-s", "INT", "-k", "200")
-#: Looks at its jobs often, two at a time.
-OFTEN = ("--slurm-init-seconds-before-status-checks", "2", "--seconds-between-status-checks", "2", "--jobs", "2")
+#: The executor waits 10 s longer after each look at its jobs that found none completed. Here it looks every 2 s.
+HURRY = """\
+import sys
+
+if "--profile" in sys.orig_argv:
+    import asyncio
+
+    sleep = asyncio.sleep
+    asyncio.sleep = lambda seconds, result=None: sleep(min(seconds, 2), result)
+"""
 
 
-def wait_for(condition: Callable[[], Any], what: str, *, seconds: float = 120.0) -> Any:
+def wait_for(condition: Callable[[], Any], what: str, *, seconds: float = 300.0) -> Any:
     """What `condition` returns once it is true; fails after that many seconds."""
     end = time.monotonic() + seconds
     while not (found := condition()):
@@ -51,6 +59,29 @@ def bring_back_node() -> None:
         return True
 
     wait_for(takes_jobs, "a node that takes jobs")
+
+
+def wait_until_put_back(job: str) -> None:
+    """Wait until a job is in the queue again and nothing is left of its last start.
+
+    Slurm holds it there for two minutes for the second reason: the node refuses a job of which a step still runs, which
+    is then held for good.
+    """
+    wait_for(lambda: slurm("squeue", "--noheader", "--jobs", job, "--format=%T").strip() == "PENDING", "the queue")
+    wait_for(lambda: not [line for line in command_lines() if line.startswith(f"slurmstepd: [{job}.")], "no old step")
+
+
+def command_lines() -> list[str]:
+    """Of all processes."""
+    return [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
+
+
+def pending(pid: int, number: signal.Signals) -> bool:
+    """Whether a stopped process has a signal waiting for it."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("ShdPnd:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
 
 
 def processes(folder: Path, word: str) -> list[int]:
@@ -88,18 +119,24 @@ class Lab:
             subprocess.run(["scancel", *left], check=False)
         wait_for(lambda: not self.jobs(), "an empty queue")
 
+    def training(self) -> int:
+        """The process of the one training that runs; the shells around it are not meant."""
+        found = processes(self.folder, "mpadam train --")
+        (pid,) = (pid for pid in found if "python" in psutil.Process(pid).cmdline()[0])
+        return pid
+
     def run_folder(self, optimizer: str = "adamw", seed: int = 0) -> Path:
         return self.results / f"runs/nano/1x/bf16-bf16/{optimizer}/seed{seed}"
 
     def environment(self) -> dict[str, str]:
         home = self.folder / "home"
         home.mkdir(exist_ok=True)
-        path = [str(self.folder / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        path = [str(self.folder / "hurry"), str(self.folder / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "HOME": str(home), "OMP_NUM_THREADS": "1"}
 
-    def command(self, *arguments: str, profile: str = "slurm", seconds: int = 280) -> list[str]:
-        often = OFTEN if profile == "slurm" else ("--cores", "2")
-        return [*WRAPPED, str(seconds), SNAKEMAKE, "--profile", profile, "--configfile", "toy.yaml", *often, *arguments]
+    def command(self, *arguments: str, profile: str = "slurm", seconds: int = 900) -> list[str]:
+        two = ("--jobs" if profile == "slurm" else "--cores", "2")
+        return [*WRAPPED, str(seconds), SNAKEMAKE, "--profile", profile, "--configfile", "toy.yaml", *two, *arguments]
 
     def run(self, *arguments: str, profile: str = "slurm") -> subprocess.CompletedProcess[str]:
         """Run the study to its end."""
@@ -146,6 +183,8 @@ def make_lab(folder: Path, overlay: str = OVERLAY) -> Lab:
     make_toy(folder)
     shutil.copy(ROOT / "slurm", folder / "slurm", follow_symlinks=False)
     (folder / "toy.yaml").write_text(overlay)
+    (folder / "hurry").mkdir()
+    (folder / "hurry/sitecustomize.py").write_text(HURRY)
     return Lab(folder)
 
 
@@ -160,6 +199,15 @@ def numbers(results: Path) -> dict[str, Any]:
             [{key: value for key, value in line.items() if key != "tokens_per_s"} for line in metrics],
         )
     return found
+
+
+def interrupt(process: subprocess.Popen[str]) -> None:
+    """One SIGINT, as from one Ctrl-C, to the Snakemake of a process that `Lab.start` started.
+
+    `timeout` would pass it on twice, to Snakemake and to its group, and a second one ends Snakemake before scancel.
+    """
+    (snakemake,) = psutil.Process(process.pid).children()
+    snakemake.send_signal(signal.SIGINT)
 
 
 def kill_group(process: subprocess.Popen[str]) -> None:
