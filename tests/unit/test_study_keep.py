@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,15 @@ def test_tables_made_of_what_was_kept_are_the_study_s_own(tmp_path: Path) -> Non
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(bytes(1000))
     out = tmp_path / "example" / study.config.study
+    assert main(["aggregate", "--config", str(study.config_file), "--results", str(study.paths.results)]) == 0
     assert main(["keep", str(study.paths.root), str(out)]) == 0
-    for results in (study.paths.results, tmp_path / "example"):
-        assert main(["aggregate", "--config", str(study.config_file), "--results", str(results)]) == 0
     made = {path.name: path.read_bytes() for path in (study.paths.root / "tables").iterdir()}
     assert {path.name: path.read_bytes() for path in (out / "tables").iterdir()} == made
+    shutil.rmtree(out / "tables")
+    assert main(["aggregate", "--config", str(study.config_file), "--results", str(tmp_path / "example")]) == 0
+    assert {path.name: path.read_bytes() for path in (out / "tables").iterdir()} == made
+    assert {path.suffix for path in (study.paths.root / "figures").iterdir()} > {".png", ".svg"}
+    assert (out / "figures/figure4.svg").exists()
     assert not [path for path in out.rglob("*") if path.suffix in (".bin", ".pt")]
 
 

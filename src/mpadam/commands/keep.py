@@ -11,7 +11,7 @@ EXAMPLE = "mpadam keep results/pilot results/example/pilot"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("study", type=Path, metavar="STUDY", help="folder of a study, results/<study>")
-    parser.add_argument("out", type=Path, metavar="OUT", help="new folder; make tables and pages there anew")
+    parser.add_argument("out", type=Path, metavar="OUT", help="new folder; mpadam site makes its pages")
 
 
 def run(args: argparse.Namespace) -> int:

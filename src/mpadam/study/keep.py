@@ -1,7 +1,7 @@
 """Which files of a study let somebody else check its results: what runs and trials were, and what became of them.
 
-Tables, figures and pages are not among them: `mpadam aggregate`, `probes`, `claims` and `site` make them of these, in
-the new folder too. Weights, token files and the workflow's own logs stay behind.
+Tables and figures are kept too, figures as SVG alone. Weights, token files, pages and the workflow's own logs stay
+behind: `mpadam site` makes the pages anew, with links to what is there.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _RUN = ("run.yaml", "summary.json", "metrics.jsonl", "environment.json", "weights.csv", "train.log", "loss.svg")
+_VIEWS = ("", "paper/")
 #: below the study's folder
 _PATTERNS = (
     *("study.yaml", "data/manifest.json", "data/tokenizer/*", "tuning/*/*/*/selected.yaml"),
     *(f"runs/*/*/*/*/*/{name}" for name in (*_RUN, "probes.jsonl")),
     *(f"tuning/*/*/*/trial*/{name}" for name in _RUN),
     "paper/diagnostics/**/*",
+    *(f"{view}tables/*" for view in _VIEWS),
+    *(f"{view}figures/*.{suffix}" for view in _VIEWS for suffix in ("svg", "json", "csv")),
+    *(f"{view}claims.json" for view in _VIEWS),
 )
 
 
