@@ -1,7 +1,8 @@
 """Which files of a study let somebody else check its results: what runs and trials were, and what became of them.
 
 Tables and figures are kept too, figures as SVG alone. Weights, token files, pages and the workflow's own logs stay
-behind: `mpadam site` makes the pages anew, with links to what is there.
+behind, and so does the long table of looks at updates: `mpadam probes` makes it of the runs' own lines, and `mpadam site`
+the pages, with links to what is there.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+
+from mpadam.probes.outputs import TABLE as PROBES
 
 _RUN = ("run.yaml", "summary.json", "metrics.jsonl", "environment.json", "weights.csv", "train.log", "loss.svg")
 _VIEWS = ("", "paper/")
@@ -39,7 +42,8 @@ def keep(study: Path, out: Path) -> list[Path]:
 
 
 def _files(study: Path) -> Iterator[Path]:
-    return (path for pattern in _PATTERNS for path in sorted(study.glob(pattern)) if path.is_file())
+    found = (path for pattern in _PATTERNS for path in sorted(study.glob(pattern)) if path.is_file())
+    return (path for path in found if path.name != f"{PROBES}.csv")
 
 
 def _copy(source: Path, copy: Path) -> Path:
