@@ -1,8 +1,8 @@
 """Which files of a study let somebody else check its results: what runs and trials were, and what became of them.
 
 Tables and figures are kept too, figures as SVG alone. Weights, token files, pages and the workflow's own logs stay
-behind, and so does the long table of looks at updates: `mpadam probes` makes it of the runs' own lines, and `mpadam site`
-the pages, with links to what is there.
+behind, and so does the long table of looks at updates: `mpadam probes` makes it of the runs' own lines, and `mpadam
+site` the pages, with links to what is there.
 """
 
 from __future__ import annotations
