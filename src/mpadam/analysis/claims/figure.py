@@ -91,7 +91,8 @@ def _places(lines: Sequence[int]) -> tuple[Figure, list[Axes]]:
 def _draw(axes: Axes, panel: Panel, styles: dict[str, OptimizerStyle]) -> None:
     """One claim: its threshold, and a line for each cell with both intervals, the mean, and the verdict."""
     claim = panel.judged.claim
-    axes.set_title(f"{claim.id}: {claim.title}: {panel.judged.verdict}", fontsize="medium", loc="left")
+    title = f"{claim.id}: {claim.title}: {panel.judged.verdict}"
+    axes.set_title(title, fontsize="medium", loc="left", x=-0.95 * LEFT / (WIDTH - LEFT - RIGHT))
     margins = [claim.threshold] if claim.direction in ("above", "below") else [-claim.threshold, claim.threshold]
     for threshold in margins:
         axes.axvline(threshold, color=GREY, linestyle=(0, (5, 2)), linewidth=1)

@@ -1,0 +1,79 @@
+"""The claims on the page: near its top, each with its verdict, its cells and links to their runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from analysis_fakes import FakeStudy
+from claims_samples import claims_study
+from site_pages import Page, check_links, pages_from
+
+from mpadam.analysis.claims.data import load_claims
+from mpadam.cli import main
+from mpadam.site.claims import read_claims
+
+PLACE = {"model": "tiny", "budget": 1, "regime": "bf16-bf16", "optimizer": "m-plus-adam"}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> FakeStudy:
+    """One diverged and one missing run, judged and made into a page; read only."""
+    study = claims_study(tmp_path_factory.mktemp("claims") / "results")
+    study.diverge(**PLACE, seed=1)
+    study.remove(**{**PLACE, "regime": "fp8-bf16", "seed": 0})
+    arguments = ["--config", str(study.config_file), "--results", str(study.paths.results)]
+    assert main(["claims", *arguments]) == main(["site", *arguments]) == 0
+    return study
+
+
+@pytest.fixture(scope="module")
+def html(study: FakeStudy) -> str:
+    return (study.paths.root / "index.html").read_text(encoding="utf-8")
+
+
+def test_every_claim_has_its_verdict_and_its_sentence(study: FakeStudy, html: str) -> None:
+    text = Page(html).text
+    shown = read_claims(study.paths.root)
+    assert shown is not None
+    assert [one.id for one in shown.claims] == [claim.id for claim in load_claims().claims]
+    for one in shown.claims:
+        assert f"{one.verdict} {one.id} {one.title} {one.statement}" in text
+        assert f"It would be falsified by {one.falsified_by}" in text
+        assert f'<details class="claim" id="claim-{one.id}">' in html
+    assert sum(shown.counts.values()) == len(shown.claims)
+    for verdict, number in shown.counts.items():
+        assert f"{number} {verdict}" in text
+
+
+def test_the_section_opens_the_page(html: str) -> None:
+    page = Page(html)
+    assert page.links[0] == "#verdicts"
+    assert html.index('<section id="verdicts">') < html.index("<section", html.index('<section id="verdicts">') + 1)
+    assert html.index('<section id="verdicts">') < html.index('<section id="claims">')
+
+
+def test_cells_lead_to_their_runs_and_every_link_leads_somewhere(study: FakeStudy, html: str) -> None:
+    assert '<a href="#tiny/1x/nvfp4-bf16/m-plus-adam">tiny 1x nvfp4-bf16, M+Adam over AdamW</a>' in html
+    check_links(pages_from(study.paths.root / "index.html"))
+    assert "claims.json" in Page(html).links
+
+
+def test_T6_diverged_and_missing_runs_are_told_in_their_cells(html: str) -> None:
+    text = Page(html).text
+    assert "tiny 1x bf16-bf16, M+Adam over AdamW : div., n = 5 (a run diverged)" in text
+    assert "4 of 5 seeds are in; no verdict before all are" in text
+
+
+def test_the_page_says_what_verdicts_are_about_and_what_they_were_judged_by(html: str) -> None:
+    text = Page(html).text
+    assert "Verdicts about these models. All of them are a fraction of the paper's smallest" in text
+    assert load_claims().sha256 in text
+    assert "one variance" not in text
+
+
+def test_a_page_without_verdicts_has_no_such_section(tmp_path: Path) -> None:
+    study = claims_study(tmp_path / "results", seeds=[0])
+    assert main(["site", "--config", str(study.config_file), "--results", str(study.paths.results)]) == 0
+    html = (study.paths.root / "index.html").read_text(encoding="utf-8")
+    assert "verdicts" not in Page(html).ids
