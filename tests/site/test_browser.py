@@ -59,7 +59,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> FakeStudy:
     study = fake_study(tmp_path_factory.mktemp("site") / "a site", grids=[{"name": "one", "models": ["tiny"]}])
     study.diverge(**DIVERGED)
     study.remove(**{**DIVERGED, "seed": 0})
-    for command in ("aggregate", "site"):
+    for command in ("aggregate", "claims", "site"):
         assert main([command, "--config", str(study.config_file), "--results", str(study.paths.results)]) == 0
     return study
 
@@ -80,6 +80,10 @@ def pages(index: Path) -> list[Path]:
     """The index, the page of a run that completed, of one that diverged, of one that is missing."""
     cells = index.parent / "pages" / "tiny" / "1x" / "bf16-bf16"
     return [index, cells / "m-plus-adam/seed0.html", cells / "adamw/seed1.html", cells / "adamw/seed0.html"]
+
+
+#: claims are closed until one opens them
+OPEN = "document.querySelectorAll('details').forEach((claim) => { claim.open = true; })"
 
 
 def path_of(url: str) -> Path:
@@ -120,7 +124,7 @@ def test_a_page_is_one_request_and_its_pictures_whatever_the_number_of_runs(brow
     page = browser.open(index)
     assert page.requests[0] == index.as_uri()
     assert set(page.requests[1:]) <= set(page.evaluate("[...document.images].map(image => image.src)"))
-    assert page.evaluate("document.images.length") == 1
+    assert page.evaluate("document.images.length") == 2
 
 
 def test_every_link_leads_to_something_on_disk(browser: Browser, pages: list[Path]) -> None:
@@ -213,6 +217,7 @@ def test_controls_have_names(browser: Browser, index: Path) -> None:
 def test_text_stands_out_from_what_is_behind_it(browser: Browser, pages: list[Path], dark: bool) -> None:
     for path in pages:
         page = browser.open(path, dark=dark)
+        page.evaluate(OPEN)
         assert page.evaluate(FAINT) == []
         background = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (background == "rgb(255, 255, 255)") is not dark
@@ -221,6 +226,7 @@ def test_text_stands_out_from_what_is_behind_it(browser: Browser, pages: list[Pa
 def test_a_phone_scrolls_tables_and_not_the_page(browser: Browser, pages: list[Path]) -> None:
     for path in pages:
         page = browser.open(path, width=360, height=740)
+        page.evaluate(OPEN)
         assert page.evaluate("document.documentElement.scrollWidth") == 360
 
 
