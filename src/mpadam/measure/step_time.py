@@ -54,20 +54,46 @@ def measure_step_time(options: StepTime, *, clock: Callable[[], float] = time.pe
 
 
 def _time_all(everyone: Sequence[Subject], options: StepTime, clock: Callable[[], float]) -> list[Timing]:
-    wait = torch.cuda.synchronize if options.device == "cuda" else _nothing
+    return time_subjects(
+        everyone,
+        warmup=options.warmup,
+        rounds=options.rounds,
+        steps=options.steps,
+        device=options.device,
+        clock=clock,
+        first=True,
+    )
+
+
+def time_subjects(
+    everyone: Sequence[Subject],
+    *,
+    warmup: int,
+    rounds: int,
+    steps: int,
+    device: str = "cpu",
+    clock: Callable[[], float] = time.perf_counter,
+    first: bool = False,
+) -> list[Timing]:
+    """Time subjects in turn; a sample is the mean of `steps` steps of one visit.
+
+    first: a step before each visit's timing, which brings small weights back into the caches.
+    """
+    wait = torch.cuda.synchronize if device == "cuda" else _nothing
     for subject in everyone:
-        for _ in range(options.warmup):
+        for _ in range(warmup):
             subject.step()
     samples: list[list[float]] = [[] for _ in everyone]
-    for _ in range(options.rounds):
+    for _ in range(rounds):
         for subject, own in zip(everyone, samples, strict=True):
-            subject.step()  # brings its weights back into the caches
-            wait()
-            begin = clock()
-            for _ in range(options.steps):
+            if first:
                 subject.step()
             wait()
-            own.append((clock() - begin) / options.steps)
+            begin = clock()
+            for _ in range(steps):
+                subject.step()
+            wait()
+            own.append((clock() - begin) / steps)
     return [Timing(s.name, s.masters, tuple(own)) for s, own in zip(everyone, samples, strict=True)]
 
 

@@ -149,7 +149,7 @@ def _encode(plan: StorePlan, x: Tensor, bits: Tensor | None, *, previous: Encode
 
 
 def _decode(plan: StorePlan, tensors: Mapping[str, Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    return plan.format.decode(_encoded(tensors, shape), dtype)
+    return plan.format.decode(_encoded(tensors, shape), torch.float32).to(dtype)  # a cast, as in `_encode`
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

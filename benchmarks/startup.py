@@ -1,0 +1,59 @@
+"""CPU seconds of starting: `mpadam --help`, and what `mpadam train` loads beyond torch and LlamaForCausalLM.
+
+    python benchmarks/startup.py
+    python benchmarks/startup.py --rounds 9 --out results/benchmarks
+
+Each sample is a process of its own, and its CPU time (user and system) what counts: unlike the time on the wall it is
+much the same on a machine that others use. One round has each process once, in turn. `train, loaded` imports all that
+a training job imports before it reads its run; the last line is what that adds in each round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+from mpadam.measure.report import Line, report
+
+IMPORTS = "import torch; from transformers.models.llama.modeling_llama import LlamaForCausalLM"
+PROCESSES = {
+    "python, nothing": [sys.executable, "-c", "pass"],
+    "mpadam --help": [sys.executable, "-m", "mpadam", "--help"],
+    "torch and LlamaForCausalLM": [sys.executable, "-c", IMPORTS],
+    "mpadam train, loaded": [sys.executable, "-c", "import mpadam.cli, mpadam.training.run"],
+}
+BASE, LOADED = "torch and LlamaForCausalLM", "mpadam train, loaded"
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path("results/benchmarks"))
+    args = parser.parse_args(argv)
+    for command in PROCESSES.values():
+        cpu_seconds(command)  # writes bytecode, fills the file cache
+    samples: dict[str, list[float]] = {name: [] for name in PROCESSES}
+    for _ in range(args.rounds):
+        for name, command in PROCESSES.items():
+            samples[name].append(cpu_seconds(command))
+    added = tuple(loaded - base for loaded, base in zip(samples[LOADED], samples[BASE], strict=True))
+    lines = [Line(name, "", tuple(found)) for name, found in samples.items()] + [Line("train adds", "", added)]
+    about = {"rounds": args.rounds, "clock": "CPU of the process"}
+    report("startup", lines, about, reference=(BASE, ""), device="cpu", out=args.out, unit="s", scale=1.0)
+    return 0
+
+
+def cpu_seconds(command: list[str]) -> float:
+    """User and system time of a process that ends well."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
+if __name__ == "__main__":
+    sys.exit(main())

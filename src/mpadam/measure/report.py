@@ -1,0 +1,127 @@
+"""What a benchmark says: a table on the screen, and the same as CSV and JSON with every sample.
+
+    report("optimizer_step", lines, about, reference=("torch AdamW, fused", "bf16"), device="cpu", out=folder)
+
+A ratio is the median over rounds of the ratio to the reference in the same round, with its quartiles: what slows the
+machine for a while slows both.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import platform
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mpadam.atomic import write_json
+from mpadam.measure.step_time import device_name
+
+PACKAGES = ("torch", "transformers", "torchao", "torch-optimi")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing that was measured: a sample a round, in the unit of the report. bytes: that it has to move, if known.
+
+    variant: for an optimizer, how its weights are kept.
+    """
+
+    name: str
+    variant: str
+    samples: tuple[float, ...]
+    bytes: int | None = None
+
+
+def report(
+    benchmark: str,
+    lines: Sequence[Line],
+    about: Mapping[str, Any],
+    *,
+    reference: tuple[str, str],
+    device: str,
+    out: Path,
+    unit: str = "ms",
+    scale: float = 1e3,
+    bandwidth: float | None = None,
+) -> list[dict[str, Any]]:
+    """Print and write; returns the rows.
+
+    reference: name and variant of the line that ratios are to.  scale: from the samples' unit to `unit`.
+    bandwidth: bytes a second that the device copies, for the share of it that a line reaches.
+    """
+    told = {**about, **circumstances(device)}
+    base = next((line for line in lines if (line.name, line.variant) == reference), None)
+    rows = [_row(line, base, scale, bandwidth) for line in lines]
+    print(f"{benchmark}: " + ", ".join(f"{key} {value}" for key, value in told.items()))
+    _print_table(rows, unit)
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / f"{benchmark}.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    samples = [{"name": line.name, "variant": line.variant, "samples": line.samples} for line in lines]
+    write_json(out / f"{benchmark}.json", {"about": told, "unit": unit, "rows": rows, "samples": samples})
+    return rows
+
+
+def circumstances(device: str) -> dict[str, Any]:
+    """Versions, device, threads, and how many processes wanted the processors in the last minute."""
+    versions = {name: _version(name) for name in PACKAGES}
+    return {
+        "device": device_name(device),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        **{name: version for name, version in versions.items() if version},
+        "load": round(os.getloadavg()[0], 1),
+        "processors": os.cpu_count(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
+    """Lower quartile, median, upper quartile; all equal where there is one sample."""
+    if len(samples) == 1:
+        return (samples[0],) * 3
+    low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
+    return low, statistics.median(samples), high
+
+
+def _row(line: Line, base: Line | None, scale: float, bandwidth: float | None) -> dict[str, Any]:
+    low, middle, high = (scale * value for value in quartiles(line.samples))
+    row: dict[str, Any] = {"name": line.name, "variant": line.variant, "n": len(line.samples)}
+    row |= {"median": middle, "lower_quartile": low, "upper_quartile": high, "smallest": scale * min(line.samples)}
+    if base is not None:
+        ratios = [own / other for own, other in zip(line.samples, base.samples, strict=True)]
+        row |= dict(zip(("ratio_lower_quartile", "ratio", "ratio_upper_quartile"), quartiles(ratios), strict=True))
+    row["gigabytes_per_s"] = line.bytes / statistics.median(line.samples) / 1e9 if line.bytes else None
+    if bandwidth is not None:
+        row["share_of_copy"] = 1e9 * row["gigabytes_per_s"] / bandwidth if line.bytes else None
+    return row
+
+
+def _print_table(rows: Sequence[Mapping[str, Any]], unit: str) -> None:
+    header = ("", "", f"median, {unit}", "quartiles", "smallest", "ratio", "quartiles", "GB/s", "of copy")
+    table = [header]
+    for row in rows:
+        ratio = ("", "")
+        if "ratio" in row:
+            ratio = (f"{row['ratio']:.2f}", f"{row['ratio_lower_quartile']:.2f}–{row['ratio_upper_quartile']:.2f}")
+        moved, share = row["gigabytes_per_s"], row.get("share_of_copy")
+        spread = f"{row['lower_quartile']:.4g}–{row['upper_quartile']:.4g}"
+        reached = ("" if moved is None else f"{moved:.1f}", "" if share is None else f"{share:.0%}")
+        first = (row["name"], row["variant"], f"{row['median']:.4g}", spread, f"{row['smallest']:.4g}")
+        table.append((*first, *ratio, *reached))
+    print("\n".join("| " + " | ".join(cells) + " |" for cells in (header, ("---",) * len(header), *table[1:])))
