@@ -11,7 +11,7 @@ from typing import Any
 from analysis_fakes import FakeStudy, fake_study, study_content
 
 from mpadam.analysis.claims.data import Claim, load_claims
-from mpadam.analysis.claims.examine import Evidence, Verdicts, examine
+from mpadam.analysis.claims.examine import Verdicts, examine
 from mpadam.analysis.claims.samples import Sample
 from mpadam.analysis.claims.verdicts import Judged
 from mpadam.analysis.collect import collect
@@ -67,9 +67,9 @@ def give(study: FakeStudy, values: Mapping[int, float], **labels: Any) -> None:
 
 
 def verdicts(study: FakeStudy, *, pooled: bool = False) -> Verdicts:
-    """All claims judged on the study, with diagnostics and looks where the commands leave them."""
-    evidence = Evidence(study.paths.output / "diagnostics", study.paths.output / "tables" / "probes.csv")
-    return examine(collect(study.config, study.paths), _claims(), evidence, pooled=pooled)
+    """All claims judged on the study, with diagnostics where the command leaves them."""
+    diagnostics = study.paths.output / "diagnostics"
+    return examine(collect(study.config, study.paths), _claims(), diagnostics=diagnostics, pooled=pooled)
 
 
 _claims = cache(load_claims)

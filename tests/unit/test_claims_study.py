@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -227,13 +229,22 @@ def test_fields_without_a_meaning_do_not_keep_regimes_apart(study: FakeStudy) ->
 
 # --- looks and diagnostics -------------------------------------------------------------------------------------------
 
-HEADER = "model,budget,regime,optimizer,seed,step,quantity,branch,role,bin,value,count\n"
+
+def write_looks(study: FakeStudy, entry: str, looks: Callable[[int], list[dict[str, Any]]]) -> None:
+    """Looks of the five runs of a cell in bf16-bf16, made from their seeds."""
+    for seed in study.config.seeds:
+        labels = {**PLACE, "optimizer": entry, "seed": seed}
+        spec = {"training": {"steps": 50}, "optimizer": {"state_dtype": "bf16"}}
+        study.edit_summary({"spec": spec, "hyperparameters": {"beta2": 0.98}}, **labels)
+        lines = "".join(json.dumps(line) + "\n" for line in looks(seed))
+        (study.folder(**labels) / "probes.jsonl").write_text(lines)
 
 
-def write_looks(study: FakeStudy, rows: list[str]) -> None:
-    path = study.paths.output / "tables" / "probes.csv"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(HEADER + "".join(f"tiny,1,bf16-bf16,{row}\n" for row in rows))
+def look(step: int, **parts: Any) -> dict[str, Any]:
+    """A line of probes.jsonl with these parts of it."""
+    measures = {"cosine": 0.5, "at_least": 0.1, "at_most": 0.1}
+    line = {"step": step, "loss": {"before": 5.0, "after": 4.9}, "survival": {}, "staleness": {}}
+    return {**line, "descent": {"all": {"additive": measures, "log2": measures}}, **parts}
 
 
 def test_absent_looks_are_not_run(study: FakeStudy) -> None:
@@ -242,39 +253,43 @@ def test_absent_looks_are_not_run(study: FakeStudy) -> None:
 
 def test_survival_is_counted_among_the_largest_weights_of_projections(study: FakeStudy) -> None:
     """The top bin holds 10 of 100 weights of attention; bins below, embeddings and zeros do not count."""
-    rows = []
-    for seed in range(5):
-        run = f"m-plus-adam,{seed},50"
-        rows += [f"{run},weights,,attention,{b},{n / 100},{n}" for b, n in (("zero", 5), ("-6", 85), ("-2", 10))]
-        for branch, top in (("multiplicative", 0.6 + seed / 100), ("additive", 0.1)):
-            rows += [f"{run},survival,{branch},attention,-2,{top},10", f"{run},survival,{branch},attention,-6,0.9,85"]
-            rows += [f"{run},survival,{branch},embedding,-2,0.0,1000"]
-    write_looks(study, rows)
+
+    def counts(top: int) -> dict[str, list[int]]:
+        return {"intended": [0, 85, 10], "survived": [0, 80, top]}
+
+    def looks(seed: int) -> list[dict[str, Any]]:
+        attention = {"bins": ["zero", -6, -2], "weights": [5, 85, 10], "additive": counts(1)}
+        embedding = {"intended": [1000], "survived": [0]}
+        survival = {
+            "attention": {**attention, "multiplicative": counts(6 + seed // 2)},
+            "embedding": {"bins": [-2], "weights": [1000], "additive": embedding, "multiplicative": embedding},
+        }
+        return [look(50, survival=survival)]
+
+    write_looks(study, "m-plus-adam", looks)
     found = judged(study, "survival")
     (one,) = [cell for cell in found.cells if cell.sample.regime == "bf16-bf16"]
-    assert list(one.sample.values.values()) == pytest.approx([0.5 + seed / 100 for seed in range(5)])
+    assert list(one.sample.values.values()) == pytest.approx([0.5, 0.5, 0.6, 0.6, 0.7])
     assert one.verdict == "supported"
-    assert found.verdict == "inconclusive"  # regimes in which nothing was noted
+    assert found.verdict == "inconclusive"  # regimes in which nothing was looked at
     assert "not run: tiny 1x fp8-bf16" in found.reason
 
 
 def test_looks_are_averaged_over_a_run_by_what_they_counted(study: FakeStudy) -> None:
-    fell = [f"m-plus-adam,{seed},{step},loss_fell,,,,{int(step > 10)},1" for seed in range(5) for step in (10, 20, 30)]
-    stale = [
-        f"adamw,{seed},{step},stale,v,,,{v},{n}" for seed in range(5) for step, v, n in ((10, 0.5, 30), (20, 0.1, 10))
-    ]
-    write_looks(study, [*fell, *stale, "adamw,0,30,stale,v,,,,0"])
+    losses = [{"before": 5.0, "after": after} for after in (5.1, 4.9, 4.9)]
+    write_looks(study, "m-plus-adam", lambda _: [look(10 * k, loss=loss) for k, loss in enumerate(losses)])
+    states = [{"v": {"entries": 50, "due": due, "stale": stale}} for due, stale in ((30, 15), (10, 1), (0, 0))]
+    write_looks(study, "adamw", lambda _: [look(10 * k, staleness=state) for k, state in enumerate(states)])
     assert cell_of(study, "10").mean == pytest.approx(2 / 3)
     assert cell_of(study, "10").verdict == "contradicted"
     assert cell_of(study, "stale", contrast="AdamW").mean == pytest.approx(0.4)
+    assert {cell.verdict for cell in judged(study, "c").cells if cell.sample.regime == "bf16-bf16"} == {"supported"}
 
 
-def test_a_table_of_looks_without_a_column_is_refused(study: FakeStudy) -> None:
-    path = study.paths.output / "tables" / "probes.csv"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("model,budget\n")
-    with pytest.raises(ValueError, match="no column 'regime'"):
-        verdicts(study)
+def test_looks_of_a_diverged_run_do_not_count(study: FakeStudy) -> None:
+    write_looks(study, "m-plus-adam", lambda _: [look(10)])
+    study.diverge(**PLACE, optimizer="m-plus-adam", seed=4)
+    assert cell_of(study, "10").reason == "4 of 5 seeds are in; no verdict before all are"
 
 
 def write_fit(study: FakeStudy, errors: dict[tuple[str, str], list[float]], edges: list[str]) -> None:

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write claims.json, tables/claims.* and figures/claims.*, print the verdicts and the hash of the claims."""
     from mpadam.analysis.claims.data import CLAIMS, load_claims
-    from mpadam.analysis.claims.examine import Evidence, examine
+    from mpadam.analysis.claims.examine import examine
     from mpadam.analysis.claims.figure import claims_figure
     from mpadam.analysis.claims.report import claims_table, summary_lines, write_claims
     from mpadam.analysis.collect import collect
@@ -38,8 +38,8 @@ def run(args: argparse.Namespace) -> int:
     config = load_study(args.config)
     paths = StudyPaths(config.study, args.results, args.view)
     collected = collect(config, paths)
-    evidence = Evidence(paths.output / "diagnostics", paths.output / "tables" / "probes.csv")
-    verdicts = examine(collected, load_claims(args.claims or CLAIMS), evidence, pooled=args.pooled)
+    claims = load_claims(args.claims or CLAIMS)
+    verdicts = examine(collected, claims, diagnostics=paths.output / "diagnostics", pooled=args.pooled)
     write_claims(verdicts, collected)
     write_table(claims_table(verdicts, collected), paths.output / "tables")
     write_picture(claims_figure(verdicts, collected), paths.output / "figures")

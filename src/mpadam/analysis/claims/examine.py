@@ -1,6 +1,6 @@
 """From a study to the verdicts on all claims.
 
-examine(collect(config, paths), load_claims(), Evidence(diagnostics=..., probes=...))
+examine(collect(config, paths), load_claims(), diagnostics=paths.output / "diagnostics")
 """
 
 from __future__ import annotations
@@ -12,21 +12,14 @@ from pathlib import Path
 from mpadam.analysis.claims.cells import Grid, grid_of, slots
 from mpadam.analysis.claims.data import Claim, Claims, Exact, Fit, Perplexity, Probe, Rates, Trend
 from mpadam.analysis.claims.measured import MEASUREMENTS, absent, fit_samples
-from mpadam.analysis.claims.probes import probe_numbers, read_probes
+from mpadam.analysis.claims.probes import probe_numbers
 from mpadam.analysis.claims.rates import with_rates
 from mpadam.analysis.claims.reported import learned_nothing, reported_for
 from mpadam.analysis.claims.samples import Numbers, Sample, perplexities, sample
 from mpadam.analysis.claims.verdicts import CONTRADICTED, SUPPORTED, Judged, judge
 from mpadam.analysis.claims.widths import width_samples
 from mpadam.analysis.collect import Collected
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What is known beside the runs: the folder of the diagnostics, and the table of looks at updates."""
-
-    diagnostics: Path
-    probes: Path
+from mpadam.analysis.probes import Looks, read_looks
 
 
 @dataclass(frozen=True)
@@ -38,9 +31,9 @@ class Verdicts:
     pooled: bool
 
 
-def examine(collected: Collected, claims: Claims, evidence: Evidence, *, pooled: bool = False) -> Verdicts:
-    """Judge every claim on what the study has."""
-    study = _Study(collected, evidence, grid_of(collected), perplexities(collected))
+def examine(collected: Collected, claims: Claims, *, diagnostics: Path, pooled: bool = False) -> Verdicts:
+    """Judge every claim on what the study has. diagnostics: folder of `mpadam diagnose`, which need not be there."""
+    study = _Study(collected, diagnostics, grid_of(collected), perplexities(collected), read_looks(collected))
     judged: dict[str, Judged] = {}
     for claim in sorted(claims.claims, key=lambda claim: getattr(claim.metric, "of", None) is not None):
         found = _SAMPLES[type(claim.metric)](claim, study, judged)
@@ -51,9 +44,10 @@ def examine(collected: Collected, claims: Claims, evidence: Evidence, *, pooled:
 @dataclass(frozen=True)
 class _Study:
     collected: Collected
-    evidence: Evidence
+    diagnostics: Path
     grid: Grid
     numbers: Numbers
+    looks: Looks
 
 
 Judgements = Mapping[str, Judged]
@@ -73,7 +67,7 @@ def _of_runs(claim: Claim, study: _Study, _: Judgements) -> list[Sample]:
 def _of_probes(claim: Claim, study: _Study, _: Judgements) -> list[Sample]:
     """Quantities noted along training; nothing to show where no run has looked."""
     assert isinstance(claim.metric, Probe)
-    numbers = probe_numbers(claim.metric, read_probes(study.evidence.probes), study.collected)
+    numbers = probe_numbers(claim.metric, study.looks, study.collected)
     if not numbers:
         return []
     return [sample(slot, numbers, None) for slot in slots(claim.metric, study.collected.config, study.grid)]
@@ -81,7 +75,7 @@ def _of_probes(claim: Claim, study: _Study, _: Judgements) -> list[Sample]:
 
 def _of_matrices(claim: Claim, study: _Study, _: Judgements) -> list[Sample]:
     assert isinstance(claim.metric, Fit)
-    return fit_samples(claim.metric, study.evidence.diagnostics)
+    return fit_samples(claim.metric, study.diagnostics)
 
 
 def _of_trials(claim: Claim, study: _Study, _: Judgements) -> list[Sample]:
@@ -94,7 +88,7 @@ def _without_chance(claim: Claim, study: _Study, judged: Judgements) -> list[Sam
     if claim.metric.measurement == "sweep_agreement":
         assert claim.metric.of is not None
         return list(sweep_agreement(judged[claim.metric.of]))
-    return list(MEASUREMENTS[claim.metric.measurement](study.evidence.diagnostics))
+    return list(MEASUREMENTS[claim.metric.measurement](study.diagnostics))
 
 
 def sweep_agreement(other: Judged) -> list[Sample]:
