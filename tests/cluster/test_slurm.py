@@ -65,7 +65,8 @@ def test_the_small_study_through_slurm_and_apptainer_equals_the_local_one(cluste
     shutil.move(there.folder / "c4", data)
     done = there.run()
     assert done.returncode == 0, done.stdout + done.stderr + there.logs()
-    done = here.run(profile="profiles/local")
+    wanted = [f"{here.run_folder(name).relative_to(here.folder)}/summary.json" for name in ("adamw", "m-plus-adam")]
+    done = here.run("--", *wanted, profile="profiles/local")
     assert done.returncode == 0, done.stdout + done.stderr
     assert numbers(there.results) == numbers(here.results)
     assert len(numbers(here.results)) == 4
