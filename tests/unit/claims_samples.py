@@ -13,7 +13,7 @@ from analysis_fakes import FakeStudy, fake_study, study_content
 from mpadam.analysis.claims.data import Claim, load_claims
 from mpadam.analysis.claims.examine import Verdicts, examine
 from mpadam.analysis.claims.samples import Sample
-from mpadam.analysis.claims.verdicts import Judged
+from mpadam.analysis.claims.verdicts import CellVerdict, Judged
 from mpadam.analysis.collect import collect
 
 CONTRAST = {"name": "B over A", "terms": [{"optimizer": "a", "weight": 1}, {"optimizer": "b", "weight": -1}]}
@@ -78,3 +78,28 @@ _claims = cache(load_claims)
 def judged(study: FakeStudy, name: str) -> Judged:
     """One claim of the file, judged."""
     return next(one for one in verdicts(study).judged if one.claim.id == name)
+
+
+PLACE: dict[str, Any] = {"model": "tiny", "budget": 1, "regime": "bf16-bf16"}
+WIGGLE = (0.0, 0.002, -0.001, 0.001, -0.002)
+
+
+def gained_study(results: Path) -> FakeStudy:
+    """AdamW at ln(perplexity) 4.0 everywhere, M+Adam 0.05 below; a seed moves both alike, and each a bit by itself."""
+    study = claims_study(results)
+    for regime in study.config.regimes:
+        for entry, level in (("adamw", 4.0), ("m-plus-adam", 3.95)):
+            sign = 1 if entry == "adamw" else -0.5
+            values = {seed: level + 0.1 * seed + sign * noise for seed, noise in enumerate(WIGGLE)}
+            give(study, values, **{**PLACE, "regime": regime, "optimizer": entry})
+    return study
+
+
+def cell_of(study: FakeStudy, name: str, regime: str = "bf16-bf16", contrast: str | None = None) -> CellVerdict:
+    """The cell of a claim in a regime."""
+    (found,) = [
+        one
+        for one in judged(study, name).cells
+        if one.sample.regime == regime and contrast in (None, one.sample.contrast)
+    ]
+    return found
