@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from mpadam.study.grid import RunKey, TuningKey, run_keys, selection_key, trial_values, tuning_keys
-from mpadam.study.load import ConfigError, load_study, merge, parse_study, read_yaml
+from mpadam.study.load import ConfigError, load_study, merge, parse_study, read_yaml, to_yaml
 from mpadam.study.paths import StudyPaths
 from mpadam.study.spec import (
     Auto,
@@ -181,6 +181,16 @@ def test_a_run_file_survives_the_disk_and_refuses_an_edit(tmp_path) -> None:
 
 
 # --- tuning ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "hash_", ["5245e83287496749", "1e10", "0123456789012345", "00000000000000e1", "4200b379096c7fd7"]
+)
+def test_a_hash_that_looks_like_a_number_stays_a_hash(hash_: str, tmp_path) -> None:
+    """5245e83287496749 was the hash of a run of the pilot study, and was read as infinity."""
+    path = tmp_path / "run.yaml"
+    path.write_text(to_yaml({"hash": hash_, "rate": 8e-5, "nested": {"fingerprints": [hash_]}}))
+    assert read_yaml(path) == {"hash": hash_, "rate": 8e-5, "nested": {"fingerprints": [hash_]}}
 
 
 def trial(lr: float, loss: float | None) -> dict:

@@ -67,13 +67,12 @@ def _write_run(content: Mapping[str, Any], *, data: Path, run_dir: Path, process
 
 
 def _write_study(content: Mapping[str, Any], out: Path | None) -> None:
-    import yaml
-
     from mpadam.atomic import write_text
     from mpadam.reference.study import study_of
+    from mpadam.study.load import to_yaml
 
     study_of(content)
-    text = yaml.safe_dump(content, sort_keys=False, width=120)
+    text = to_yaml(content)
     if out is None:
         print(text, end="")
     else:

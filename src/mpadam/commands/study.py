@@ -18,15 +18,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import json
 
-    import yaml
-
     from mpadam.atomic import write_text
-    from mpadam.study.load import ConfigError, load_study, parse_study
+    from mpadam.study.load import ConfigError, load_study, parse_study, to_yaml
 
     if bool(args.config) == bool(args.content):
         raise ConfigError("give --config FILE (once or more), or --content JSON")
     config = parse_study(json.loads(args.content)) if args.content else load_study(args.config)
-    text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, width=120)
+    text = to_yaml(config.model_dump(mode="json"))
     if args.out is None:
         print(text, end="")
     else:

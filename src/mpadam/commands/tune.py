@@ -21,9 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import json
 
-    import yaml
-
     from mpadam.atomic import write_text
+    from mpadam.study.load import to_yaml
     from mpadam.study.tuning import select
 
     searched = json.loads(args.searched)["trials"]
@@ -38,6 +37,6 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError(f"{path}: {wrong[0]} is {found.get(wrong[0])}, not {values[wrong[0]]}: stale")
         trials.append({"values": values, **{key: summary[key] for key in ("status", "val_loss", "hash")}})
     selected = select(trials)
-    write_text(args.out, yaml.safe_dump(selected, sort_keys=False, width=120))
+    write_text(args.out, to_yaml(selected))
     print(f"{args.out}: trial {selected['best']} of {len(trials)}: {selected['values']}")
     return 0

@@ -15,14 +15,13 @@ from importlib import util
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import Field, ValidationError
 
 from mpadam.atomic import write_text
 from mpadam.model.fp8.backend import resolve_backend
 from mpadam.study.config import ModelConfig, RegimeConfig, ScheduleConfig, StudyConfig
 from mpadam.study.grid import RunKey, TuningKey, selection_key, trial_values
-from mpadam.study.load import ConfigError, read_yaml
+from mpadam.study.load import ConfigError, read_yaml, to_yaml
 from mpadam.study.section import Section
 
 # Raised whenever the numbers of an unchanged run change; tests/golden tells when that is.
@@ -336,7 +335,7 @@ def compiler_available() -> bool:
 def write_run_file(path: Path, run: RunFile) -> None:
     """Write `run.yaml` atomically, creating its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = yaml.safe_dump({"hash": run.spec.hash, **run.model_dump(mode="json")}, sort_keys=False, width=120)
+    text = to_yaml({"hash": run.spec.hash, **run.model_dump(mode="json")})
     write_text(path, text)
 
 
