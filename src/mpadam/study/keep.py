@@ -13,12 +13,12 @@ from pathlib import Path
 
 from mpadam.probes.outputs import TABLE as PROBES
 
-_RUN = ("run.yaml", "summary.json", "metrics.jsonl", "environment.json", "weights.csv", "train.log", "loss.svg")
+_RUN = ("run.yaml", "summary.json", "metrics.jsonl", "environment.json")
 _VIEWS = ("", "paper/")
 #: below the study's folder
 _PATTERNS = (
     *("study.yaml", "data/manifest.json", "data/tokenizer/*", "tuning/*/*/*/selected.yaml"),
-    *(f"runs/*/*/*/*/*/{name}" for name in (*_RUN, "probes.jsonl")),
+    *(f"runs/*/*/*/*/*/{name}" for name in (*_RUN, "train.log", "loss.svg", "probes.jsonl")),
     *(f"tuning/*/*/*/trial*/{name}" for name in _RUN),
     "paper/diagnostics/**/*",
     *(f"{view}tables/*" for view in _VIEWS),
