@@ -20,11 +20,12 @@ from pathlib import Path
 from mpadam.measure.report import Line, report
 
 IMPORTS = "import torch; from transformers.models.llama.modeling_llama import LlamaForCausalLM"
+TRAINING = "import mpadam.commands.train, mpadam.training.run, mpadam.training.session, mpadam.training.loop"
 PROCESSES = {
     "python, nothing": [sys.executable, "-c", "pass"],
     "mpadam --help": [sys.executable, "-m", "mpadam", "--help"],
     "torch and LlamaForCausalLM": [sys.executable, "-c", IMPORTS],
-    "mpadam train, loaded": [sys.executable, "-c", "import mpadam.cli, mpadam.training.run"],
+    "mpadam train, loaded": [sys.executable, "-c", TRAINING],
 }
 BASE, LOADED = "torch and LlamaForCausalLM", "mpadam train, loaded"
 

@@ -55,6 +55,15 @@ def scale_blocks(scales: Tensor, shape: torch.Size, block: tuple[int, int]) -> T
     return scales.reshape(math.prod(shape[:-2]), down, 1, across, 1)
 
 
+def computed_once(per_block: Tensor) -> Tensor:
+    """`per_block` in memory of its own: a compiled kernel would compute it anew for every few elements of a block.
+
+    as_strided is what makes torch.compile write it (see `from_blocks`).
+    """
+    dense = per_block.contiguous()
+    return dense.as_strided(dense.shape, dense.stride())
+
+
 def finite_amax(blocks: Tensor) -> Tensor:
     """Largest finite magnitude of each block, dimensions kept: a NaN or Inf must not spoil its neighbours' scale."""
     return blocks.abs().nan_to_num(nan=0.0, posinf=0.0).amax((2, 4), keepdim=True)

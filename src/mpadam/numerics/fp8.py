@@ -27,6 +27,7 @@ from torch import Tensor
 from mpadam.numerics.base import Encoded, Rounding
 from mpadam.numerics.blocks import (
     MIN_SCALE_EXPONENT,
+    computed_once,
     divide,
     finite_amax,
     from_blocks,
@@ -88,7 +89,7 @@ class Fp8Blocks:
         """
         check_rounding(x, rounding, bits)
         blocks = to_blocks(x.detach(), self.block)
-        scale = self._choose_scale(finite_amax(blocks), rounding)
+        scale = computed_once(self._choose_scale(finite_amax(blocks), rounding))
         if self.power_of_two_scale:
             scaled = blocks * reciprocal_of_power_of_two(scale)
         else:

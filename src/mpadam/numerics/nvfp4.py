@@ -34,6 +34,7 @@ from torch.nn.functional import pad
 from mpadam.numerics.base import Encoded, Rounding
 from mpadam.numerics.blocks import (
     MIN_SCALE_EXPONENT,
+    computed_once,
     divide,
     finite_amax,
     from_blocks,
@@ -83,7 +84,7 @@ class NvFp4:
         blocks = to_blocks(x.detach(), _BLOCK)
         amax = finite_amax(blocks)
         tensor_scale = self._choose_tensor_scale(amax, previous)
-        scale = _choose_block_scale(amax, tensor_scale, rounding)
+        scale = computed_once(_choose_block_scale(amax, tensor_scale, rounding))
         if bits is not None and previous is not None:
             # What is stored in units of the new tensor scale: the same, another power of two, or no value any more.
             stored = _block_scale(previous) * divide(previous.tensors["tensor_scale"], tensor_scale)
