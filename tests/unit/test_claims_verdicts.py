@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -44,6 +45,26 @@ def test_a_cell_is_decided_by_the_side_of_the_threshold(
     direction: str, values: tuple[float, ...], verdict: str
 ) -> None:
     assert alone(cell(values), direction=direction).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("counted", "verdict", "reason"),
+    [
+        ((20, 20), "inconclusive", "20 of 20 looks; 368 such looks would decide"),
+        ((368, 368), "supported", ""),
+        ((367, 367), "inconclusive", "367 of 367 looks; 368 such looks would decide"),
+        ((19, 20), "inconclusive", "19 of 20 looks"),
+        ((15, 20), "contradicted", ""),
+    ],
+)
+def test_a_share_of_looks_is_held_against_how_many_there_were(
+    counted: tuple[int, int], verdict: str, reason: str
+) -> None:
+    """Five seeds that say 1.0 have no spread, and yet twenty looks do not show a share above 0.99."""
+    found = alone(replace(cell((1.0,) * 5), counted=counted), threshold=0.99)
+    assert (found.verdict, found.reason) == (verdict, reason)
+    if counted == (20, 20):
+        assert found.interval == pytest.approx((0.8316, 1.0), abs=1e-4)  # Clopper and Pearson's table
 
 
 def test_a_margin_that_may_be_lost_is_a_negative_threshold() -> None:

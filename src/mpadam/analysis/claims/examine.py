@@ -12,7 +12,7 @@ from pathlib import Path
 from mpadam.analysis.claims.cells import Grid, grid_of, slots
 from mpadam.analysis.claims.data import Claim, Claims, Exact, Fit, Perplexity, Probe, Rates, Trend
 from mpadam.analysis.claims.measured import MEASUREMENTS, absent, fit_samples
-from mpadam.analysis.claims.probes import probe_numbers
+from mpadam.analysis.claims.probes import counted, probe_numbers
 from mpadam.analysis.claims.rates import with_rates
 from mpadam.analysis.claims.reported import learned_nothing, reported_for
 from mpadam.analysis.claims.samples import Numbers, Sample, perplexities, sample
@@ -70,7 +70,8 @@ def _of_probes(claim: Claim, study: _Study, _: Judgements) -> list[Sample]:
     numbers = probe_numbers(claim.metric, study.looks, study.collected)
     if not numbers:
         return []
-    return [sample(slot, numbers, None) for slot in slots(claim.metric, study.collected.config, study.grid)]
+    found = [sample(slot, numbers, None) for slot in slots(claim.metric, study.collected.config, study.grid)]
+    return [replace(one, counted=counted(claim.metric, one, study.looks)) if one.values else one for one in found]
 
 
 def _of_matrices(claim: Claim, study: _Study, _: Judgements) -> list[Sample]:

@@ -13,7 +13,7 @@ import pandas as pd
 from mpadam.analysis.cells import CellKey
 from mpadam.analysis.claims.cells import Source
 from mpadam.analysis.claims.data import Probe
-from mpadam.analysis.claims.samples import Number, Numbers
+from mpadam.analysis.claims.samples import Number, Numbers, Sample
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.probes import Looks
 
@@ -32,6 +32,16 @@ def probe_numbers(metric: Probe, looks: Looks, collected: Collected) -> Numbers:
             if (folder := folders.get((model, budget, regime, optimizer, seed))) is not None:
                 found[Source(CellKey(model, budget, regime, optimizer), branch), seed] = Number(value, folder)
     return found
+
+
+def counted(metric: Probe, sample: Sample, looks: Looks) -> tuple[int, int] | None:
+    """In how many looks of how many it held, where the quantity is whether the loss fell: all seeds of the cell."""
+    if metric.quantity != "loss_fell" or sample.cell is None:
+        return None
+    rows = _chosen(metric, None, looks)
+    here = (rows[["model", "budget", "regime", "optimizer"]] == list(vars(sample.cell).values())).all(axis=1)
+    own = rows[here & rows["seed"].isin(list(sample.values))]
+    return round(float((own["value"].astype(float) * own["count"]).sum())), int(own["count"].sum())
 
 
 def _means(rows: pd.DataFrame) -> Iterator[tuple[tuple[str, int, str, str, int], float]]:

@@ -45,6 +45,7 @@ class Sample:
         be said.
     edges: "entry: rate" for every rate whose best value lies at the end of its range.
     exact: the numbers come from a computation without chance: there is one, and no seed.
+    counted: where the number is a share of looks, in how many of how many it held, all seeds together.
     runs: folders of the runs behind it, relative to the study's; cell: of the first, for links.
     """
 
@@ -62,6 +63,7 @@ class Sample:
     edges: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     exact: bool = False
+    counted: tuple[int, int] | None = None
     sweep: Sweep | None = None
     reported: Reported | None = None
     runs: tuple[str, ...] = ()

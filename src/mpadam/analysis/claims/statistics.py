@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import nctdtr, ndtri, stdtr, stdtrit
+from scipy.special import bdtr, bdtrc, betaincinv, nctdtr, ndtri, stdtr, stdtrit
 
 #: most seeds that a power calculation looks at
 MOST_SEEDS = 1000
@@ -43,6 +43,30 @@ class Spread:
         if self.error == 0:
             return 0.5 if distance == 0 else float(distance < 0)
         return float(stdtr(self.df, -distance / self.error))
+
+
+@dataclass(frozen=True)
+class Share:
+    """`k` of `n` looks: a binomial share. Every step may have lowered the loss, and Student's interval of as many ones
+    has no width; that of a share knows how few looks there were."""
+
+    k: int
+    n: int
+
+    def interval(self, confidence: float) -> tuple[float, float]:
+        """Clopper and Pearson's."""
+        tail = (1 - confidence) / 2
+        low = 0.0 if self.k == 0 else float(betaincinv(self.k, self.n - self.k + 1, tail))
+        return low, 1.0 if self.k == self.n else float(betaincinv(self.k + 1, self.n - self.k, 1 - tail))
+
+    def p(self, threshold: float) -> float:
+        """Two-sided p-value of "the share is `threshold`": twice the smaller exact tail."""
+        at_least = 1.0 if self.k == 0 else float(bdtrc(self.k - 1, self.n, threshold))
+        return min(1.0, 2 * min(at_least, float(bdtr(self.k, self.n, threshold))))
+
+    def looks_needed(self, threshold: float, alpha: float) -> int | None:
+        """Looks that would show a share above `threshold`, were it 1 as seen; None where it was not."""
+        return math.ceil(math.log(alpha / 2) / math.log(threshold)) if self.k == self.n and 0 < threshold < 1 else None
 
 
 def spread(values: Sequence[float]) -> Spread:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from mpadam.analysis.claims.data import Claim
 from mpadam.analysis.claims.samples import Sample
-from mpadam.analysis.claims.statistics import MOST_SEEDS, Spread, holm, pool, seeds_needed, spread
+from mpadam.analysis.claims.statistics import MOST_SEEDS, Share, Spread, holm, pool, seeds_needed, spread
 
 SUPPORTED, CONTRADICTED, INCONCLUSIVE = "supported", "contradicted", "inconclusive"
 NOT_BRACKETED, NOT_RUN = "not bracketed", "not run"
@@ -113,8 +113,10 @@ def _describe(sample: Sample, alpha: float, size: int) -> CellVerdict:
 
 
 def _with_spread(cell: CellVerdict, found: Spread, alpha: float) -> CellVerdict:
-    whole = found.interval(1 - alpha / cell.family_size)
-    return replace(cell, spread=found, interval=found.interval(0.95), family_interval=whole)
+    counted = cell.sample.counted
+    ruler = found if counted is None else Share(*counted)
+    whole = ruler.interval(1 - alpha / cell.family_size)
+    return replace(cell, spread=found, interval=ruler.interval(0.95), family_interval=whole)
 
 
 def _obstacle(sample: Sample) -> tuple[str, str]:
@@ -157,6 +159,9 @@ class _Test:
 
 def _test(claim: Claim, cell: CellVerdict) -> _Test:
     assert cell.spread is not None
+    if cell.sample.counted is not None:
+        k, n = cell.sample.counted
+        return _Test(Share(k, n).p(claim.threshold), (k / n > claim.threshold) == (claim.direction == "above"))
     if claim.direction in ("above", "below"):
         p_above = cell.spread.p_above(claim.threshold)
         test = _Test(_two_sided(p_above), (cell.spread.mean > claim.threshold) == (claim.direction == "above"))
@@ -195,9 +200,18 @@ def _decided(claim: Claim, cell: CellVerdict, test: _Test, alpha: float) -> Cell
         return replace(cell, verdict=INCONCLUSIVE, reason=test.blocked)
     if cell.sample.diverged:
         return replace(cell, verdict=INCONCLUSIVE, reason="a run diverged")
+    if cell.sample.counted is not None:
+        return replace(cell, verdict=INCONCLUSIVE, reason=_too_few_looks(claim, cell, alpha))
     needed = _needed(claim, cell, alpha)
     text = f"about {needed} seeds would decide" if needed else f"more than {MOST_SEEDS} seeds would be needed"
     return replace(cell, verdict=INCONCLUSIVE, reason=text, seeds_needed=needed)
+
+
+def _too_few_looks(claim: Claim, cell: CellVerdict, alpha: float) -> str:
+    assert cell.sample.counted is not None
+    k, n = cell.sample.counted
+    needed = Share(k, n).looks_needed(claim.threshold, alpha / cell.family_size)
+    return f"{k} of {n} looks" + (f"; {needed} such looks would decide" if needed else "")
 
 
 def _needed(claim: Claim, cell: CellVerdict, alpha: float) -> int | None:
