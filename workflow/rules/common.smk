@@ -71,5 +71,6 @@ localrules:
     trial_spec,
     select,
     aggregate,
+    aggregate_paper,
     claims,
     site,

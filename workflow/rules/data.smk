@@ -56,6 +56,8 @@ if STUDY.data.by_shard:
             f"{LOGS}/data/tokenizer.log",
         resources:
             **STUDY.site_resources(),
+            mem_mb=4000,
+            runtime=120,
         params:
             request=STUDY.tokenizer_text(),
             folder=f"{ROOT}/data",
@@ -72,6 +74,7 @@ if STUDY.data.by_shard:
         resources:
             **STUDY.site_resources(),
             mem_mb=1000,
+            runtime=60,
         params:
             request=STUDY.shard_text(),
             source=STUDY.shard_facts,
@@ -90,6 +93,8 @@ rule data:
         f"{LOGS}/data.log",
     resources:
         **STUDY.site_resources(),
+        mem_mb=4000,
+        runtime=240,
     params:
         request=STUDY.data_text(),
         source=SOURCE_IDENTITY,
