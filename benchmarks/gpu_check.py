@@ -7,8 +7,11 @@
 2. Products: for each projection shape of the four LLaMA sizes, output and both gradients of the native layer against
    the emulated one (signal to quantisation noise, dB) and the time of a forward and backward pass.
 3. Training: some steps of a LLaMA in each regime (masters x compute) with M+Adam on invented sequences.
+4. Speed, not with --small: optimizer_step.py (share of the measured copy bandwidth, ratio to torch's fused AdamW),
+   training_step.py (tokens/s beside a minimal loop) and memory.py (peak against what must live), each a process.
 
-Exit code 1 if codes differ, a ratio is below the floor (18 dB output, 17 dB gradients), or a loss does not fall.
+Exit code 1 if codes differ, a ratio is below the floor (18 dB output, 17 dB gradients), a loss does not fall, or a
+benchmark fails.
 """
 
 from __future__ import annotations
@@ -16,10 +19,12 @@ from __future__ import annotations
 import argparse
 import math
 import platform
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +46,13 @@ PRODUCT_COLUMNS = ("size", "projection", "tokens x in x out", *(f"{name} dB" for
                    "bf16 ms", "native ms", "emulated ms")  # fmt: skip
 TRAINING_COLUMNS = ("regime", "first loss", "last loss", "flushed, first step", "flushed, last step", "ms a step",
                     "peak GiB")  # fmt: skip
+
+
+SPEED = (
+    "optimizer_step.py --size 350m --rounds 20 --masters bf16 fp8 nvfp4s",
+    "training_step.py --sizes 60m 130m --batch 64 --rounds 20",
+    "memory.py --size 130m --layers 0 --vocabulary 32000 --batch 16 --length 256 --compile",
+)
 
 
 @dataclass(frozen=True)
@@ -74,6 +86,7 @@ def main(argv: list[str] | None = None) -> int:
     faults = check_casts(device)
     faults += table(PRODUCT_COLUMNS, products(plan, device))
     faults += table(TRAINING_COLUMNS, trainings(plan, device))
+    faults += speed(plan, device)
     print(f"{time.perf_counter() - started:.0f} s. " + ("; ".join(faults) or "All as it should be."))
     return bool(faults)
 
@@ -239,6 +252,21 @@ def invented(plan: Plan, *, seed: int) -> Tensor:
     start = torch.randint(tokens, (plan.sequences, 1), generator=generator)
     stride = torch.randint(1, 8, (plan.sequences, 1), generator=generator)
     return (start + stride * torch.arange(plan.sequence_length)) % tokens
+
+
+# --- speed -----------------------------------------------------------------------------------------------------------
+
+
+def speed(plan: Plan, device: torch.device) -> list[str]:
+    """Run the benchmarks of `SPEED`; their faults."""
+    faults = []
+    for command in SPEED if plan is FULL and device.type == "cuda" else ():
+        script, *options = command.split()
+        path = Path(__file__).with_name(script)
+        run = subprocess.run([sys.executable, str(path), "--device", "cuda", *options], check=False)
+        faults += [f"{script} ended with code {run.returncode}"] if run.returncode else []
+        print()
+    return faults
 
 
 if __name__ == "__main__":
