@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
+from mpadam.measure.allocations import peak_bytes
 from mpadam.measure.report import Line, report
 from mpadam.model.build import build_model
 from mpadam.model.loss import loss_sum
@@ -75,50 +74,15 @@ def measured(spec: ModelSpec, name: str, masters: str, args: argparse.Namespace)
     tokens = torch.zeros((args.batch, args.length), dtype=torch.int64, device=args.device)
 
     def gradients() -> None:
-        optimizer.zero_grad(set_to_none=True)
         loss_sum(model, tokens, tokens, scale=1.0 / tokens.numel())[0].backward()
 
     gradients()
     optimizer.step()  # compiles
     held = sum(parameter_bytes(optimizer, p).total for p in model.parameters())
-    peak = _PEAKS[args.device]
-    return {
-        "must live": held,
-        "peak": held + peak(optimizer.step),
-        "forward": held + peak(gradients),
-    }
-
-
-def peak_on_cpu(work: Callable[[], object]) -> int:
-    """The most bytes that were allocated above those at the start, from the profiler's record of allocations."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
-        work()
-    size = most = 0
-    for event in _allocations(record):
-        size += event
-        most = max(most, size)
-    return most
-
-
-def _allocations(record: profile) -> list[int]:
-    """Bytes of every allocation (positive) and release (negative) in their order."""
-    assert record.profiler is not None
-    assert record.profiler.kineto_results is not None
-    events = [e for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
-    return [e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())]
-
-
-def peak_on_gpu(work: Callable[[], object]) -> int:
-    """The same, from the allocator."""
-    torch.cuda.synchronize()
-    start = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    work()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - start
-
-
-_PEAKS: dict[str, Callable[..., int]] = {"cpu": peak_on_cpu, "cuda": peak_on_gpu}
+    peak = held + peak_bytes(optimizer.step, device=args.device)
+    optimizer.zero_grad(set_to_none=True)
+    without = sum(parameter_bytes(optimizer, p).total for p in model.parameters())
+    return {"must live": held, "peak": peak, "forward": without + peak_bytes(gradients, device=args.device)}
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from torch._inductor import cpp_builder
 from torch._inductor.exc import InvalidCxxCompiler
 from torch._inductor.utils import fresh_cache
 
+from mpadam.measure.allocations import peak_bytes
 from mpadam.numerics import spacing
 from mpadam.optim import compiled as compiled_module
 from mpadam.optim.base import LowPrecisionOptimizer
@@ -179,3 +180,17 @@ def test_compiled_code_is_found_again_on_disk() -> None:
     assert found[0] == (0, 1)
     assert found[1][0] >= 1
     assert found[1][1] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["m-plus-adam", "adamw-kahan", "adamw-sr"])
+def test_a_compiled_step_needs_no_memory_of_its_own(name: str) -> None:
+    """One pass over memory: nothing as large as a hundredth of the weight is allocated. Eager steps are the control."""
+    taken = {}
+    for compile in (True, False):
+        [p], optimizer = build(name, "bf16", compile=compile, shapes=((300, 500),))
+        give_gradients([p], 1)
+        optimizer.step()
+        taken[compile] = peak_bytes(optimizer.step, device="cpu")
+    assert taken[True] < p.nbytes / 100
+    assert taken[False] > p.nbytes
