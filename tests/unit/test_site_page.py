@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -70,6 +71,22 @@ def test_the_points_of_a_figure_lead_to_the_runs_behind_them(study: FakeStudy) -
     assert dict(points)["tiny/1x/bf16-bf16/adamw"] == "div."
     assert re.fullmatch(r"\d+\.\d\d ± \d+\.\d\d \(n=2\)", dict(points)["tiny/1x/bf16-bf16/m-plus-adam"])
     assert "points, with the runs behind each" in text
+
+
+def test_figures_that_differ_by_regime_share_a_line_of_the_contents(study: FakeStudy) -> None:
+    build_all(study)
+    figures = study.paths.root / "figures"
+    for regime in ("bf16-bf16", "fp8-fp8"):
+        for suffix in ("json", "svg"):
+            shutil.copy(figures / f"figure4.{suffix}", figures / f"survival-{regime}.{suffix}")
+        words = json.loads((figures / "figure4.json").read_text()) | {"title": f"What survives: {regime}"}
+        (figures / f"survival-{regime}.json").write_text(json.dumps(words))
+    html = write_site(collect(study.config, study.paths)).read_text()
+    assert re.search(
+        r'<li>What survives: <a href="#survival-bf16-bf16">bf16-bf16</a>, <a href="#survival-fp8-fp8">fp8-fp8</a></li>',
+        html,
+    )
+    check_links(pages_from(study.paths.root / "index.html"))
 
 
 def test_the_page_is_static_but_for_its_own_script(study: FakeStudy) -> None:

@@ -11,7 +11,7 @@ from mpadam.analysis.collect import STATUSES, Collected
 from mpadam.site.claims import read_claims
 from mpadam.site.facts import facts, model_facts
 from mpadam.site.paper import beside_the_paper
-from mpadam.site.pieces import Download, link, read_pieces
+from mpadam.site.pieces import Download, contents, link, read_pieces
 from mpadam.site.rows import RunRow, by_cell
 from mpadam.site.templating import environment
 from mpadam.site.trials import anchors, tuned
@@ -20,6 +20,7 @@ from mpadam.site.trials import anchors, tuned
 def render_page(collected: Collected, rows: list[RunRow]) -> str:
     """The page as HTML; rows: all runs of the study."""
     output = collected.paths.output
+    pieces = read_pieces(output)
     tunings = tuned(collected)
     learned_nothing = set(collected.above_unigram()["folder"])
     return (
@@ -33,7 +34,8 @@ def render_page(collected: Collected, rows: list[RunRow]) -> str:
             models=model_facts(collected),
             small=below_paper_scale(collected),
             claims=read_claims(output),
-            pieces=read_pieces(output),
+            pieces=pieces,
+            contents=contents(pieces),
             paper=beside_the_paper(collected),
             cells=by_cell(rows),
             tunings=tunings,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,18 @@ def read_pieces(root: Path) -> list[Piece]:
     found = [_piece(path, root) for folder in ("tables", "figures") for path in sorted((root / folder).glob("*.json"))]
     rank = {name: index for index, name in enumerate(FIRST)}
     return sorted(found, key=lambda piece: (rank.get(piece.name, len(rank)), piece.name))
+
+
+def contents(pieces: Sequence[Piece]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """What the page opens with: titles, each with its places as (words, anchor). Pieces whose titles differ only behind
+    a colon, such as a figure a regime, share an entry."""
+    entries: dict[str, list[tuple[str, str]]] = {}
+    for piece in pieces:
+        title, colon, rest = piece.title.partition(": ")
+        shared = colon and sum(other.title.startswith(f"{title}: ") for other in pieces) > 1
+        key, words = (title, rest) if shared else (piece.title, piece.title)
+        entries.setdefault(key, []).append((words, piece.anchor))
+    return list(entries.items())
 
 
 def _piece(path: Path, root: Path) -> Piece:
