@@ -5,16 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from mpadam.arguments import add_study, study_of
+
 HELP = "judge the paper's claims, the objections and our own questions on a study's runs"
 EXAMPLE = "mpadam claims --config config.yaml --config studies/pilot.yaml --results results --view paper"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config", type=Path, action="append", required=True, help="configuration, each over the ones before"
-    )
-    parser.add_argument("--results", type=Path, default=Path("results"), help="folder that holds the study's folder")
-    parser.add_argument("--view", choices=["", "paper"], default="", help="read from and write to this folder of it")
+    add_study(parser)
     parser.add_argument("--claims", type=Path, help="claims to judge; default: those of the package")
     parser.add_argument(
         "--pooled",
@@ -32,11 +30,8 @@ def run(args: argparse.Namespace) -> int:
     from mpadam.analysis.collect import collect
     from mpadam.analysis.pictures import write_picture
     from mpadam.analysis.render import write_table
-    from mpadam.study.load import load_study
-    from mpadam.study.paths import StudyPaths
 
-    config = load_study(args.config)
-    paths = StudyPaths(config.study, args.results, args.view)
+    config, paths = study_of(args)
     collected = collect(config, paths)
     claims = load_claims(args.claims or CLAIMS)
     verdicts = examine(collected, claims, diagnostics=paths.output / "diagnostics", pooled=args.pooled)
