@@ -70,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--sizes", nargs="*", choices=list(PAPER_SIZES), default=["60m", "130m"])
     found.add_argument("--layers", type=int, help="fewer than the model has, for a quick look")
     found.add_argument("--vocabulary", type=int, default=32000)
-    found.add_argument("--batch", type=int, default=8)
+    found.add_argument("--batch", type=int, default=2)
     found.add_argument("--length", type=int, default=256)
     found.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     found.add_argument("--threads", type=int, default=2)
