@@ -5,7 +5,7 @@ PaperSet(PAPER_SIZES["60m"], vocabulary=32000).ours("m-plus-adam", "bf16", compi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,8 @@ from mpadam.optim.memory import parameter_bytes
 from mpadam.optim.registry import build_optimizer
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+_Tensors = list[Tensor] | tuple[Tensor, ...]
 
 
 class _Norm(nn.Module):
@@ -121,7 +123,7 @@ class ForeachMPlusAdam:
         torch._foreach_copy_(self.params, torch._foreach_add(w, delta))
 
 
-def _average(kept: Sequence[Tensor], new: Sequence[Tensor], beta: float) -> Sequence[Tensor]:
+def _average(kept: list[Tensor], new: _Tensors, beta: float) -> _Tensors:
     """The moving average in float32, which is rounded into `kept`."""
     average = torch._foreach_mul([t.float() for t in kept], beta)
     torch._foreach_add_(average, new, alpha=1 - beta)
