@@ -63,7 +63,7 @@ def claims_study(results: Path, **changes: Any) -> FakeStudy:
 def give(study: FakeStudy, values: Mapping[int, float], **labels: Any) -> None:
     """Set ln(perplexity) of a cell, seed by seed."""
     for seed, value in values.items():
-        study.edit_summary({"val_ppl": math.exp(value)}, **{**labels, "seed": seed})
+        study.edit_summary({"val_loss": value, "val_ppl": math.exp(value)}, **{**labels, "seed": seed})
 
 
 def verdicts(study: FakeStudy, *, pooled: bool = False) -> Verdicts:

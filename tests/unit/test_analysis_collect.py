@@ -139,6 +139,15 @@ def test_a_summary_with_nonsense_is_refused(study: FakeStudy, change: dict[str, 
     refused(study, str(*change.values()))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"val_ppl": 0.0}, {"spec": {"training": None}}, {"status": "diverged", "diverged": "NaN"}],
+)
+def test_a_summary_of_another_shape_is_refused(study: FakeStudy, change: dict[str, object]) -> None:
+    study.edit_summary(change, **RUN)
+    refused(study, "summary.json: ")
+
+
 def test_T6_runs_of_an_earlier_configuration_are_stale(study: FakeStudy) -> None:
     content = study_content()
     content["optimizers"]["adamw"]["values"]["weight_decay"] = 0.2
@@ -171,6 +180,15 @@ def test_a_selection_of_other_trials_is_refused(study: FakeStudy) -> None:
     statuses = {t.key.optimizer: t.status for t in collected.tunings}
     assert statuses == {"adamw": "refused", "m-plus-adam": "selected"}
     assert sum("the study now searches other values" in line for line in collected.refusals) == 4 + 16
+
+
+@pytest.mark.parametrize("change", [{"bracketed": {}}, {"bracketed": None}, {"best": 99}, {"values": None}])
+def test_a_selection_that_does_not_say_all_is_refused(study: FakeStudy, change: dict[str, object]) -> None:
+    """A rate without a word on its range must not pass for a bracketed one."""
+    key = gather(study).tunings[0].key
+    content = yaml.safe_load(study.paths.selected(key).read_text())
+    study.paths.selected(key).write_text(yaml.safe_dump({**content, **change}))
+    assert next(t for t in gather(study).tunings if t.key == key).status == "refused"
 
 
 @pytest.mark.parametrize("content", ["", "values: [", "trials: 3", "status: selected\nvalues: {}\n"])

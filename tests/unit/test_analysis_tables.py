@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 import statistics
 from dataclasses import replace
@@ -119,7 +120,7 @@ def test_a_study_without_the_baseline_has_no_gains_and_says_so(tmp_path: Path) -
 
 
 def test_the_yardstick_counts_the_runs_below_it(study: FakeStudy) -> None:
-    study.edit_summary({"val_loss": 5.5, "val_ppl": 244.7}, **vars(ADAMW), seed=0)
+    study.edit_summary({"val_loss": 5.5, "val_ppl": math.exp(5.5)}, **vars(ADAMW), seed=0)
     assert make_table2(study).notes[-1].endswith("perplexity 221.41; 23 of 24 completed runs are below.")
 
 

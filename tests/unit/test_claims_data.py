@@ -72,12 +72,25 @@ WRONG = {
     "unknown direction": (("direction", "up"), "above"),
     "no number": (("threshold", "NaN"), "threshold"),
     "equivalence without a margin": (("direction", "within"), "needs one above 0"),
+    "a share of two optimizers": (
+        (
+            "metric",
+            {
+                "kind": "probe",
+                "quantity": "loss_fell",
+                "contrasts": [
+                    {"name": "n", "terms": [{"optimizer": "a", "weight": 1}, {"optimizer": "b", "weight": -1}]}
+                ],
+            },
+        ),
+        "one term of weight 1",
+    ),
     "agreement with nothing": (
         ("metric", {"kind": "exact", "measurement": "sweep_agreement"}),
-        "needs the id of a claim",
+        "needs ids of claims",
     ),
     "agreement with a stranger": (
-        ("metric", {"kind": "exact", "measurement": "sweep_agreement", "of": "no"}),
+        ("metric", {"kind": "exact", "measurement": "sweep_agreement", "of": ["no"]}),
         "not the id",
     ),
 }

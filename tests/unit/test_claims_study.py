@@ -236,6 +236,19 @@ def test_the_table_shows_divergence_as_such_and_has_every_format(study: FakeStud
         assert "nan" not in render(table).lower().split()
 
 
+def test_the_command_names_what_it_refuses_and_judges_nothing_without_the_data(
+    study: FakeStudy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["claims", "--config", str(study.config_file), "--results", str(study.paths.results)]
+    study.edit_summary({"val_ppl": 1.5}, **PLACE, seed=0)
+    assert main(arguments) == 3
+    assert "refused" in (told := capsys.readouterr().err)
+    assert "val_ppl 1.5 is not exp(val_loss)" in told
+    study.paths.manifest.unlink()
+    assert main(arguments) == 2
+    assert "nothing is judged" in capsys.readouterr().err
+
+
 def test_the_command_writes_every_file_and_prints_the_hash(
     study: FakeStudy, capsys: pytest.CaptureFixture[str]
 ) -> None:

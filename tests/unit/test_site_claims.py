@@ -10,6 +10,7 @@ from claims_samples import claims_study
 from site_pages import Page, check_links, pages_from
 
 from mpadam.analysis.claims.data import load_claims
+from mpadam.analysis.collect import collect
 from mpadam.cli import main
 from mpadam.site.claims import read_claims
 
@@ -34,7 +35,7 @@ def html(study: FakeStudy) -> str:
 
 def test_every_claim_has_its_verdict_and_its_sentence(study: FakeStudy, html: str) -> None:
     text = Page(html).text
-    shown = read_claims(study.paths.root)
+    shown = read_claims(study.paths.root, collect(study.config, study.paths).digest)
     assert shown is not None
     assert [one.id for one in shown.claims] == [claim.id for claim in load_claims().claims]
     for one in shown.claims:
@@ -44,6 +45,16 @@ def test_every_claim_has_its_verdict_and_its_sentence(study: FakeStudy, html: st
     assert sum(shown.counts.values()) == len(shown.claims)
     for verdict, number in shown.counts.items():
         assert f"{number} {verdict}" in text
+
+
+def test_verdicts_on_other_runs_than_are_there_are_called_out_of_date(tmp_path: Path, html: str) -> None:
+    assert "Out of date." not in html
+    study = claims_study(tmp_path / "results")
+    arguments = ["--config", str(study.config_file), "--results", str(study.paths.results)]
+    assert main(["claims", *arguments]) == 0
+    study.remove(**PLACE, seed=0)
+    assert main(["site", *arguments]) == 0
+    assert "Out of date." in (study.paths.root / "index.html").read_text()
 
 
 def test_the_section_opens_the_page(html: str) -> None:

@@ -12,6 +12,7 @@ Only completed runs carry numbers. Folders that the grid does not ask for are no
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping
@@ -49,6 +50,9 @@ _ABOUT = {"diverged_step": "Int64", "last_finite_loss": "float64", "hash": "str"
 COLUMNS: Mapping[str, str] = {**_KEYS, **_RESULTS, **_ABOUT}
 
 
+_MANIFEST = {"fingerprint", "tokenizer_fingerprint", "vocab_size", "train_sequences", "unigram_entropy"}
+
+
 @dataclass(frozen=True)
 class Collected:
     """A study and what became of it.
@@ -72,6 +76,12 @@ class Collected:
     def unigram_entropy(self) -> float | None:
         """Nats a token of the validation text when nothing but the frequency of its tokens is known: a yardstick."""
         return None if self.manifest is None else float(self.manifest["unigram_entropy"])
+
+    @property
+    def digest(self) -> str:
+        """16 hexadecimal digits over what became of every run: tells what was made of these runs from what was not."""
+        rows = self.runs[["folder", "status", "hash"]].to_csv(index=False) + self.runs["val_loss"].to_csv(index=False)
+        return hashlib.sha256(rows.encode()).hexdigest()[:16]
 
     def above_unigram(self) -> pd.DataFrame:
         """Completed runs that learned nothing beyond the frequency of tokens."""
@@ -109,8 +119,9 @@ def write_runs(runs: pd.DataFrame, path: Path) -> None:
 def _read_manifest(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
-    if (manifest := read_json(path)) is None:
-        raise ConfigError(f"{path}: not a JSON object; delete it and run the workflow again")
+    manifest = read_json(path)
+    if manifest is None or not manifest.keys() >= _MANIFEST:
+        raise ConfigError(f"{path}: not a manifest of data; delete it and run the workflow again")
     return manifest
 
 
@@ -135,6 +146,8 @@ def _run_row(
         return row | _results(summary)
     except (RefusedError, ConfigError) as error:
         return row | {"status": "refused", "problem": str(error)}
+    except (KeyError, TypeError, AttributeError):
+        return row | {"status": "refused", "problem": f"summary.json: not what a training writes; {_REMEDY}"}
 
 
 def _why_missing(folder: RunFolder) -> str:
@@ -198,6 +211,8 @@ def _results(summary: dict[str, Any]) -> dict[str, Any]:
     """What a checked summary contributes to its row."""
     status = summary.get("status")
     if status == "completed" and _finite(summary.get("val_loss")) and _finite(summary.get("val_ppl")):
+        if summary["val_ppl"] < 1 or not math.isclose(math.log(summary["val_ppl"]), summary["val_loss"], abs_tol=1e-6):
+            raise RefusedError(f"summary.json: val_ppl {summary['val_ppl']} is not exp(val_loss); {_REMEDY}")
         numbers = {field: _number(summary.get(field), kind) for field, kind in _RESULTS.items()}
         return {"status": "completed", "hash": summary["hash"], **numbers}
     if status not in ("completed", "diverged"):

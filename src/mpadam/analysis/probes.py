@@ -119,7 +119,7 @@ def _rows_of(path: Path) -> Iterator[tuple[int, Row]]:
         for line in lines:
             for row in _rows(line):
                 yield line["step"], row
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{path}: not what a training writes ({error}): delete the run's folder, and run again"
         ) from error

@@ -83,6 +83,8 @@ def read_tuning(config: StudyConfig, paths: StudyPaths, key: TuningKey) -> Tunin
         trials = tuple(content["trials"])
         if [trial["values"] for trial in trials] != trial_values(config, key.optimizer):
             return Tuning(key, "refused", fixed, problem="selected.yaml: stale: the study now searches other values")
+        if not content["values"].keys() == content["bracketed"].keys() == trials[content["best"]]["values"].keys():
+            raise KeyError("a searched value without a choice, or without a word on its range")
         diverged = all(trial["status"] != "completed" for trial in trials)
         return Tuning(
             key,
@@ -93,7 +95,7 @@ def read_tuning(config: StudyConfig, paths: StudyPaths, key: TuningKey) -> Tunin
             trials=trials,
             best=content["best"],
         )
-    except (ConfigError, KeyError, TypeError):
+    except (ConfigError, KeyError, IndexError, TypeError, AttributeError):
         return Tuning(
             key, "refused", fixed, problem="selected.yaml: not a selection; delete it and run the workflow again"
         )

@@ -22,7 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write claims.json, tables/claims.* and figures/claims.*, print the verdicts and the hash of the claims."""
+    """Write claims.json, tables/claims.* and figures/claims.*, print the verdicts and the hash of the claims; 3 if a
+    result was refused."""
+    import sys
+
     from mpadam.analysis.claims.data import CLAIMS, load_claims
     from mpadam.analysis.claims.examine import examine
     from mpadam.analysis.claims.figure import claims_figure
@@ -30,13 +33,21 @@ def run(args: argparse.Namespace) -> int:
     from mpadam.analysis.collect import collect
     from mpadam.analysis.pictures import write_picture
     from mpadam.analysis.render import write_table
+    from mpadam.commands.aggregate import EXIT_REFUSED
+    from mpadam.study.load import ConfigError
 
     config, paths = study_of(args)
     collected = collect(config, paths)
+    if collected.manifest is None and collected.count("missing") < len(collected.runs):
+        raise ConfigError(
+            f"{paths.manifest}: not there, so runs cannot be held against their data, and nothing is judged"
+        )
     claims = load_claims(args.claims or CLAIMS)
     verdicts = examine(collected, claims, diagnostics=paths.output / "diagnostics", pooled=args.pooled)
     write_claims(verdicts, collected)
     write_table(claims_table(verdicts, collected), paths.output / "tables")
     write_picture(claims_figure(verdicts, collected), paths.output / "figures")
     print("\n".join(summary_lines(verdicts)))
-    return 0
+    for refusal in collected.refusals:
+        print(f"mpadam claims: refused: {refusal}", file=sys.stderr)
+    return EXIT_REFUSED if collected.refusals else 0

@@ -9,6 +9,7 @@ from typing import Any
 
 from mpadam.analysis.claims.report import FILE, interval_text, signed
 from mpadam.analysis.claims.verdicts import VERDICTS
+from mpadam.study.load import ConfigError
 from mpadam.training.folder import read_json
 
 _SOURCES = {"paper": "the paper", "referee": "a referee's objection", "ours": "a question of ours"}
@@ -52,7 +53,7 @@ class ClaimView:
 
 @dataclass(frozen=True)
 class ClaimsView:
-    """All claims, how many have which verdict, and what they were judged by."""
+    """All claims, how many have which verdict, and what they were judged by. stale: on other runs than are there."""
 
     claims: tuple[ClaimView, ...]
     counts: dict[str, int]
@@ -60,10 +61,23 @@ class ClaimsView:
     alpha: float
     directions_only: bool
     pooled: bool
+    stale: bool
 
 
-def read_claims(output: Path) -> ClaimsView | None:
-    """What claims.json in the folder of tables and figures says; None where there is none yet."""
+def read_claims(output: Path, digest: str) -> ClaimsView | None:
+    """What claims.json in the folder of tables and figures says; None where there is none yet.
+
+    digest: of the runs as they are (`Collected.digest`). Raises ConfigError if the file is none of `mpadam claims`.
+    """
+    try:
+        return _read(output, digest)
+    except (KeyError, TypeError, AttributeError):
+        raise ConfigError(
+            f"{output / FILE}: not what mpadam claims writes; delete it and run the workflow again"
+        ) from None
+
+
+def _read(output: Path, digest: str) -> ClaimsView | None:
     content = read_json(output / FILE) if (output / FILE).exists() else None
     if content is None:
         return None
@@ -76,6 +90,7 @@ def read_claims(output: Path) -> ClaimsView | None:
         content["alpha"],
         content["directions_only"],
         content["pooled"],
+        stale=content["runs_digest"] != digest,
     )
 
 

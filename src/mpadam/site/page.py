@@ -33,7 +33,7 @@ def render_page(collected: Collected, rows: list[RunRow]) -> str:
             facts=facts(collected),
             models=model_facts(collected),
             small=below_paper_scale(collected),
-            claims=read_claims(output),
+            claims=read_claims(output, collected.digest),
             pieces=pieces,
             contents=contents(pieces),
             paper=beside_the_paper(collected),

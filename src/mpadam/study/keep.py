@@ -30,7 +30,7 @@ _PATTERNS = (
 def keep(study: Path, out: Path) -> list[Path]:
     """Copy those files from the folder of a study to a new folder; returns the copies.
 
-    Raises ValueError if `study` is no study's folder, or `out` is there already.
+    Raises ValueError if `study` is no study's folder with a result, or `out` is there already or inside it.
     """
     if not (study / "data" / "manifest.json").is_file() or not (study / "runs").is_dir():
         raise ValueError(

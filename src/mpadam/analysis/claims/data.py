@@ -1,7 +1,7 @@
 """The claims as data: what is claimed, on which cells it is tried, and what would falsify it.
 
-`claims.yaml` is fixed before the runs, and every report prints its SHA-256. All claims are of one shape: a number of
-each seed, a linear contrast, is held against a threshold.
+`claims.yaml` is fixed before any result is looked at, and every report prints its SHA-256. All claims are of one shape:
+a number of each seed, a linear contrast, is held against a threshold.
 
     for claim in load_claims(CLAIMS).claims: ...
 """
@@ -121,12 +121,12 @@ class Exact(Section):
 
     kind: Literal["exact"]
     measurement: Literal["capabilities", "growth", "sweep_agreement"]
-    of: str | None = Field(None, description="id of the claim whose cells sweep_agreement looks at")
+    of: tuple[str, ...] = Field((), description="ids of the claims whose cells sweep_agreement looks at")
 
     @model_validator(mode="after")
     def _of_a_claim(self) -> Exact:
-        if (self.of is not None) != (self.measurement == "sweep_agreement"):
-            raise ValueError("of: sweep_agreement needs the id of a claim, and nothing else takes one")
+        if bool(self.of) != (self.measurement == "sweep_agreement"):
+            raise ValueError("of: sweep_agreement needs ids of claims, and nothing else takes any")
         return self
 
 
@@ -183,12 +183,24 @@ class Claim(Section):
             raise ValueError(f"claim {self.id}: threshold {self.threshold}: {self.direction} needs one above 0")
         return self
 
+    @model_validator(mode="after")
+    def _shares_are_held_against_a_share(self) -> Claim:
+        """Whether the loss fell is counted, one optimizer at a time."""
+        if isinstance(self.metric, Probe) and self.metric.quantity == "loss_fell":
+            single = all(len(c.terms) == 1 and c.terms[0].weight == 1 for c in self.metric.contrasts)
+            if not single or self.direction not in ("above", "below") or not 0 < self.threshold < 1:
+                raise ValueError(
+                    f"claim {self.id}: loss_fell is a share of looks: give each contrast one term of weight 1, "
+                    "direction above or below, and a threshold between 0 and 1"
+                )
+        return self
+
 
 class ClaimsFile(Section):
     """The whole file. alpha: of a family, both directions together."""
 
     alpha: Annotated[float, Field(gt=0, lt=1)]
-    claims: tuple[Claim, ...]
+    claims: Annotated[tuple[Claim, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
     def _ids_are_unique(self) -> ClaimsFile:
@@ -196,9 +208,11 @@ class ClaimsFile(Section):
         for name in ids:
             if ids.count(name) > 1:
                 raise ValueError(f"claims: id {name!r} stands twice; give each its own")
+        of_runs = [claim.id for claim in self.claims if isinstance(claim.metric, Perplexity)]
         for claim in self.claims:
-            if isinstance(claim.metric, Exact) and claim.metric.of not in (None, *ids):
-                raise ValueError(f"claim {claim.id}: of: {claim.metric.of!r} is not the id of a claim")
+            for name in claim.metric.of if isinstance(claim.metric, Exact) else ():
+                if name not in of_runs:
+                    raise ValueError(f"claim {claim.id}: of: {name!r} is not the id of a claim about perplexity")
         return self
 
 

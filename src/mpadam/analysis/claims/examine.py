@@ -35,7 +35,7 @@ def examine(collected: Collected, claims: Claims, *, diagnostics: Path, pooled: 
     """Judge every claim on what the study has. diagnostics: folder of `mpadam diagnose`, which need not be there."""
     study = _Study(collected, diagnostics, grid_of(collected), perplexities(collected), read_looks(collected))
     judged: dict[str, Judged] = {}
-    for claim in sorted(claims.claims, key=lambda claim: getattr(claim.metric, "of", None) is not None):
+    for claim in sorted(claims.claims, key=lambda claim: bool(getattr(claim.metric, "of", ()))):
         found = _SAMPLES[type(claim.metric)](claim, study, judged)
         judged[claim.id] = judge(claim, found, alpha=claims.alpha, pooled=pooled)
     return Verdicts(claims, tuple(judged[claim.id] for claim in claims.claims), pooled)
@@ -87,20 +87,20 @@ def _of_trials(claim: Claim, study: _Study, _: Judgements) -> list[Sample]:
 def _without_chance(claim: Claim, study: _Study, judged: Judgements) -> list[Sample]:
     assert isinstance(claim.metric, Exact)
     if claim.metric.measurement == "sweep_agreement":
-        assert claim.metric.of is not None
-        return list(sweep_agreement(judged[claim.metric.of]))
+        return sweep_agreement([judged[name] for name in claim.metric.of])
     return list(MEASUREMENTS[claim.metric.measurement](study.diagnostics))
 
 
-def sweep_agreement(other: Judged) -> list[Sample]:
+def sweep_agreement(others: Sequence[Judged]) -> list[Sample]:
     """Whether best trials and paired seeds lie on different sides of the threshold: 1 or 0, where seeds decide."""
     found = []
-    for cell in other.cells:
+    for claim, cell in ((judged.claim, cell) for judged in others for cell in judged.cells):
         one = cell.sample
         if one.sweep is not None and one.sweep.best is not None and cell.verdict in (SUPPORTED, CONTRADICTED):
-            best_side = (one.sweep.best > other.claim.threshold) == (other.claim.direction == "above")
+            best_side = (one.sweep.best > claim.threshold) == (claim.direction == "above")
             value = float(best_side != (cell.verdict == SUPPORTED))
-            found.append(Sample("best trials against seeds", one.where, {0: value}, (0,), exact=True, cell=one.cell))
+            name = f"best trials against seeds, {one.contrast}"
+            found.append(Sample(name, one.where, {0: value}, (0,), exact=True, cell=one.cell))
     return found or [absent("best trials against seeds", "cells that the seeds decide")]
 
 

@@ -36,6 +36,7 @@ def claims_content(verdicts: Verdicts, collected: Collected) -> dict[str, Any]:
     return {
         "study": collected.config.study,
         "claims_sha256": verdicts.claims.sha256,
+        "runs_digest": collected.digest,
         "alpha": verdicts.claims.alpha,
         "pooled": verdicts.pooled,
         "directions_only": below_paper_scale(collected),

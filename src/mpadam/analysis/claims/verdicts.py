@@ -24,6 +24,7 @@ SUPPORTED, CONTRADICTED, INCONCLUSIVE = "supported", "contradicted", "inconclusi
 NOT_BRACKETED, NOT_RUN = "not bracketed", "not run"
 VERDICTS = (SUPPORTED, CONTRADICTED, INCONCLUSIVE, NOT_BRACKETED, NOT_RUN)
 LEAST_SEEDS = 3
+_BEYOND = f"more than {MOST_SEEDS} seeds would be needed"
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def judge(claim: Claim, samples: Sequence[Sample], *, alpha: float, pooled: bool
     order = {id(sample): index for index, sample in enumerate(samples)}
     cells.sort(key=lambda cell: order[id(cell.sample)])
     verdict = _combined(claim.holds, [cell.verdict for cell in cells])
-    return Judged(claim, verdict, _why(cells), tuple(cells))
+    return Judged(claim, verdict, _why(cells, verdict), tuple(cells))
 
 
 # --- one family of cells ---------------------------------------------------------------------------------------------
@@ -203,7 +204,7 @@ def _decided(claim: Claim, cell: CellVerdict, test: _Test, alpha: float) -> Cell
     if cell.sample.counted is not None:
         return replace(cell, verdict=INCONCLUSIVE, reason=_too_few_looks(claim, cell, alpha))
     needed = _needed(claim, cell, alpha)
-    text = f"about {needed} seeds would decide" if needed else f"more than {MOST_SEEDS} seeds would be needed"
+    text = f"about {needed} seeds would decide" if needed else _BEYOND
     return replace(cell, verdict=INCONCLUSIVE, reason=text, seeds_needed=needed)
 
 
@@ -248,8 +249,8 @@ def _combined(holds: str, verdicts: Sequence[str]) -> str:
     return NOT_BRACKETED if rest == {NOT_BRACKETED} else INCONCLUSIVE
 
 
-def _why(cells: Sequence[CellVerdict]) -> str:
-    """How many cells say what, and which are not run."""
+def _why(cells: Sequence[CellVerdict], verdict: str) -> str:
+    """How many cells say what, which are not run, and for an open claim how many seeds would decide."""
     if not cells:
         return "the study has no such runs or measurements"
     counts = Counter(cell.verdict for cell in cells)
@@ -258,5 +259,9 @@ def _why(cells: Sequence[CellVerdict]) -> str:
     missing = [f"{cell.sample.where} ({cell.sample.contrast})" for cell in cells if cell.verdict == NOT_RUN]
     if missing and len(missing) < len(cells):
         text += f"; not run: {', '.join(missing)}"
+    if verdict != INCONCLUSIVE:
+        return text
+    if any(cell.reason == _BEYOND for cell in cells):
+        return f"{text}; {_BEYOND} in some cell"
     needed = max((cell.seeds_needed for cell in cells if cell.seeds_needed), default=None)
     return text + (f"; about {needed} seeds would decide what seeds can" if needed else "")
