@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -149,7 +150,7 @@ def test_T6_lost_runs_are_listed_with_the_reason(study: FakeStudy) -> None:
 
 
 def test_runs_that_learned_nothing_are_named(study: FakeStudy) -> None:
-    study.edit_summary({"val_loss": 5.5}, **RUN)
+    study.edit_summary({"val_loss": 5.5, "val_ppl": math.exp(5.5)}, **RUN)
     assert (
         "1 completed without learning. Their loss is not below the yardstick: tiny 1x bf16-bf16 AdamW, seed 1 ."
         in build(study).text

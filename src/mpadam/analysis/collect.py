@@ -119,9 +119,10 @@ def write_runs(runs: pd.DataFrame, path: Path) -> None:
 def _read_manifest(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
-    manifest = read_json(path)
-    if manifest is None or not manifest.keys() >= _MANIFEST:
-        raise ConfigError(f"{path}: not a manifest of data; delete it and run the workflow again")
+    if (manifest := read_json(path)) is None:
+        raise ConfigError(f"{path}: not a JSON object; delete it and run the workflow again")
+    if lacking := _MANIFEST - manifest.keys():
+        raise ConfigError(f"{path}: has no {min(lacking)}; delete it and run the workflow again")
     return manifest
 
 
