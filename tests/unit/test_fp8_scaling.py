@@ -132,19 +132,24 @@ from torch import nn, distributed as dist
 from mpadam.model.fp8.control import fp8_compute, fp8_step
 from mpadam.model.fp8.convert import convert_to_fp8
 rank = int(sys.argv[1])
+
+def steps():
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"q_proj": nn.Linear(16, 16, bias=False)}).bfloat16()
+    convert_to_fp8(model, backend="emulated", group=dist.group.WORLD)
+    x = torch.full((4, 16), [1.0, 100.0][rank]).bfloat16()
+    shares = []
+    for t in range(3):
+        with fp8_step(model, count_flushed=True) as step:
+            (model["q_proj"](x).float() * [1e-7, 1.0][rank]).sum().backward()
+        shares.append(step.share)
+    state = fp8_compute(model).state
+    return {"history": state.history.tolist(), "scale": state.scale.tolist(), "shares": shares}
+
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
-torch.manual_seed(0)
-model = nn.ModuleDict({"q_proj": nn.Linear(16, 16, bias=False)}).bfloat16()
-convert_to_fp8(model, backend="emulated", group=dist.group.WORLD)
-x = torch.full((4, 16), [1.0, 100.0][rank]).bfloat16()
-shares = []
-for t in range(3):
-    with fp8_step(model, count_flushed=True) as step:
-        (model["q_proj"](x).float() * [1e-7, 1.0][rank]).sum().backward()
-    shares.append(step.share)
-state = fp8_compute(model).state
-print(json.dumps({"history": state.history.tolist(), "scale": state.scale.tolist(), "shares": shares}))
+print(json.dumps(steps()), flush=True)
 dist.barrier()
+# By now no model holds the group: one that lives on is torn down at exit, where gloo's threads may abort the process.
 dist.destroy_process_group()
 """
 
