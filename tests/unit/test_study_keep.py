@@ -38,4 +38,10 @@ def test_nothing_is_overwritten_and_only_a_study_is_kept(tmp_path: Path, capsys:
     assert "is not overwritten" in capsys.readouterr().err
     assert main(["keep", str(tmp_path / "out"), str(tmp_path / "new")]) == 2
     assert "no folder of a study" in capsys.readouterr().err
+    assert main(["keep", str(study.paths.root), str(study.paths.root / "kept")]) == 2
+    assert "lies inside" in capsys.readouterr().err
+    for summary in study.paths.root.glob("runs/*/*/*/*/*/summary.json"):
+        summary.unlink()
+    assert main(["keep", str(study.paths.root), str(tmp_path / "new")]) == 2
+    assert "no folder of a study with results" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()

@@ -32,10 +32,12 @@ def keep(study: Path, out: Path) -> list[Path]:
 
     Raises ValueError if `study` is no study's folder with a result, or `out` is there already or inside it.
     """
-    if not (study / "data" / "manifest.json").is_file() or not (study / "runs").is_dir():
+    if not (study / "data" / "manifest.json").is_file() or not any(study.glob("runs/*/*/*/*/*/summary.json")):
         raise ValueError(
-            f"{study}: no folder of a study, which has data/manifest.json and runs/; see results/README.md"
+            f"{study}: no folder of a study with results, which has data/manifest.json and runs/; see results/README.md"
         )
+    if out.resolve().is_relative_to(study.resolve()):
+        raise ValueError(f"{out}: lies inside {study}; name a folder outside")
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out}: is there already, and is not overwritten; delete it, or name another")
     return [_copy(path, out / path.relative_to(study)) for path in _files(study)]
