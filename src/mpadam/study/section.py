@@ -33,6 +33,4 @@ def _plain_words(value: object) -> object:
 
 PlainWords = BeforeValidator(_plain_words)
 PositiveInt = Annotated[int, Field(gt=0)]
-
-
 Fraction = Annotated[float, Field(ge=0, le=1)]
