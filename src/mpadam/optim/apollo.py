@@ -16,7 +16,8 @@ second moment is kept over a refresh: rows of P have the same distribution befor
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -48,6 +49,14 @@ def projection_matrix(
     uniform = ((bits.to(torch.int64) & 0xFFFFFFFF).to(torch.float64) + 0.5) * 2.0**-32
     normal = torch.sqrt(-2.0 * torch.log(uniform[0])) * torch.cos(2.0 * math.pi * uniform[1])
     return (normal / math.sqrt(rank)).to(torch.float32)
+
+
+def projection_at(t: int, p: Tensor, group: Mapping[str, Any], *, tensor_id: int) -> Tensor:
+    """The projection of update `t` (from 1) of parameter `p`, from the options of its group."""
+    refresh = (t - 1) // group["apollo_refresh"]
+    return projection_matrix(
+        p.shape, group["apollo_rank"], seed=group["seed"], tensor_id=tensor_id, refresh=refresh, device=p.device
+    )
 
 
 def channel_scale(g_e: Tensor, projection: Tensor, v_r: Tensor, c: Constants, r: Rates) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from mpadam.numerics import get_format
 from mpadam.numerics.base import Format
-from mpadam.optim.apollo import can_compress, projection_matrix
+from mpadam.optim.apollo import can_compress, projection_at
 from mpadam.optim.checkpoints import box, unbox
 from mpadam.optim.compiled import CompiledUpdate, can_compile
 from mpadam.optim.options import (
@@ -244,14 +244,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         store, state = slot.store, slot.store.state
         projection = None
         if slot.compresses:
-            projection = projection_matrix(
-                store.param.shape,
-                group["apollo_rank"],
-                seed=group["seed"],
-                tensor_id=state["id"],
-                refresh=(t - 1) // group["apollo_refresh"],
-                device=store.param.device,
-            )
+            projection = projection_at(t, store.param, group, tensor_id=state["id"])
         grad = p.grad
         assert grad is not None
         return Operands(

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from mpadam.optim.apollo import projection_matrix
+from mpadam.optim.apollo import projection_at
 from mpadam.optim.base import LowPrecisionOptimizer
 from mpadam.optim.options import constants, rates_at
 from mpadam.optim.rules import State, Step, state_shapes
-from mpadam.optim.store import StorePlan, WeightStore
+from mpadam.optim.store import StorePlan
 from mpadam.optim.update import Operands, Plan, advance
 
 
@@ -66,7 +66,7 @@ def preview(optimizer: LowPrecisionOptimizer, p: Tensor, group: Mapping[str, Any
         moments={name: state[name] for name in state_shapes(plan.rule, p.shape, plan.constants)},
         grad=p.grad,
         bits=bits,
-        projection=_projection(p, store, group, t) if compress else None,
+        projection=projection_at(t, p, group, tensor_id=store.tensor_id) if compress else None,
     )
     new = advance(plan, operands, rates_at(group, t))
     grad = p.grad.to(torch.float32)
@@ -81,13 +81,4 @@ def preview(optimizer: LowPrecisionOptimizer, p: Tensor, group: Mapping[str, Any
         stored_before=operands.stored,
         stored=new.stored,
         bits=bits,
-    )
-
-
-def _projection(p: Tensor, store: WeightStore, group: Mapping[str, Any], t: int) -> Tensor:
-    """Apollo-E's projection of update `t`."""
-    refresh = (t - 1) // group["apollo_refresh"]
-    rank = group["apollo_rank"]
-    return projection_matrix(
-        p.shape, rank, seed=store.seed, tensor_id=store.tensor_id, refresh=refresh, device=p.device
     )
