@@ -1,15 +1,28 @@
-"""Arguments that several commands share: which study, and which of several kinds of a measurement."""
+"""What several commands share: arguments that name a study or a kind of a measurement, and how they end where a
+result was refused."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mpadam.analysis.collect import Collected
     from mpadam.study.config import StudyConfig
     from mpadam.study.paths import StudyPaths
+
+
+EXIT_REFUSED = 3
+
+
+def exit_code(collected: Collected, command: str) -> int:
+    """0, or EXIT_REFUSED where a result was refused; each is named on stderr."""
+    for refusal in collected.refusals:
+        print(f"mpadam {command}: refused: {refusal}", file=sys.stderr)
+    return EXIT_REFUSED if collected.refusals else 0
 
 
 def add_study(parser: argparse.ArgumentParser) -> None:

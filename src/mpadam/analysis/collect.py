@@ -78,6 +78,11 @@ class Collected:
         return None if self.manifest is None else float(self.manifest["unigram_entropy"])
 
     @property
+    def unverified(self) -> bool:
+        """Whether there are results, and no manifest to hold them against."""
+        return self.manifest is None and self.count("missing") < len(self.runs)
+
+    @property
     def digest(self) -> str:
         """16 hexadecimal digits over what became of every run: tells what was made of these runs from what was not."""
         rows = self.runs[["folder", "status", "hash"]].to_csv(index=False) + self.runs["val_loss"].to_csv(index=False)

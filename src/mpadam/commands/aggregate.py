@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from mpadam.arguments import add_study, study_of
+from mpadam.arguments import add_study, exit_code, study_of
 
 HELP = "collect a study's runs and make its tables and figures"
 EXAMPLE = "mpadam aggregate --config config.yaml --config studies/smoke.yaml --results results"
-
-EXIT_REFUSED = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,8 +32,6 @@ def run(args: argparse.Namespace) -> int:
     for picture in pictures(collected):
         write_picture(picture, paths.output / "figures")
     print("\n".join(to_text(table) for table in made), end="")
-    if collected.manifest is None and collected.count("missing") < len(collected.runs):
+    if collected.unverified:
         print(f"{paths.manifest}: not there, so runs were not held against the data", file=sys.stderr)
-    for refusal in collected.refusals:
-        print(f"mpadam aggregate: refused: {refusal}", file=sys.stderr)
-    return EXIT_REFUSED if collected.refusals else 0
+    return exit_code(collected, "aggregate")

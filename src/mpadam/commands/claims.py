@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mpadam.arguments import add_study, study_of
+from mpadam.arguments import add_study, exit_code, study_of
 
 HELP = "judge the paper's claims, the objections and our own questions on a study's runs"
 EXAMPLE = "mpadam claims --config config.yaml --config studies/pilot.yaml --results results --view paper"
@@ -24,8 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write claims.json, tables/claims.* and figures/claims.*, print the verdicts and the hash of the claims; 3 if a
     result was refused."""
-    import sys
-
     from mpadam.analysis.claims.data import CLAIMS, load_claims
     from mpadam.analysis.claims.examine import examine
     from mpadam.analysis.claims.figure import claims_figure
@@ -33,12 +31,11 @@ def run(args: argparse.Namespace) -> int:
     from mpadam.analysis.collect import collect
     from mpadam.analysis.pictures import write_picture
     from mpadam.analysis.render import write_table
-    from mpadam.commands.aggregate import EXIT_REFUSED
     from mpadam.study.load import ConfigError
 
     config, paths = study_of(args)
     collected = collect(config, paths)
-    if collected.manifest is None and collected.count("missing") < len(collected.runs):
+    if collected.unverified:
         raise ConfigError(
             f"{paths.manifest}: not there, so runs cannot be held against their data, and nothing is judged"
         )
@@ -48,6 +45,4 @@ def run(args: argparse.Namespace) -> int:
     write_table(claims_table(verdicts, collected), paths.output / "tables")
     write_picture(claims_figure(verdicts, collected), paths.output / "figures")
     print("\n".join(summary_lines(verdicts)))
-    for refusal in collected.refusals:
-        print(f"mpadam claims: refused: {refusal}", file=sys.stderr)
-    return EXIT_REFUSED if collected.refusals else 0
+    return exit_code(collected, "claims")
