@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from mpadam.numerics import decode_table, random_bits, saturating_cast, spacing
-from mpadam.numerics.grids import GRIDS, decode_e2m1, encode_e2m1, round_to_grid
+from mpadam.numerics.grids import GRIDS, decode_e2m1, encode_e2m1, encode_e2m1_to_nearest, round_to_grid
 
 ORACLES = {
     "e4m3": (ml_dtypes.float8_e4m3fn, gfloat.formats.format_info_ocp_e4m3),
@@ -209,6 +209,17 @@ def test_signs_of_zero_and_e2m1_codes() -> None:
     tiny = torch.tensor([-1e-30, 1e-30, -0.0, 0.0])
     assert codes_of(tiny, "e2m1").tolist() == [8, 0, 8, 0]
     assert codes_of(tiny, "e4m3").tolist() == [128, 0, 128, 0]
+
+
+def test_e2m1_to_nearest_without_a_look_at_bits() -> None:
+    """Against ml_dtypes: every midpoint and its neighbours, what lies above the range, and numbers of any size."""
+    patterns = np.random.default_rng(0).integers(0, 2**32, 100_000, dtype=np.uint32).view(np.float32)
+    anything = torch.from_numpy(patterns[np.isfinite(patterns)])
+    x = torch.cat([values_and_midpoints("e2m1"), torch.tensor([6.1, -7.0, 1e30, 1e-45, -1e-45, 0.0, -0.0]), anything])
+    got = encode_e2m1_to_nearest(x)
+    expected = x.clamp(-6, 6).numpy().astype(ml_dtypes.float4_e2m1fn).view(np.uint8)
+    np.testing.assert_array_equal(got.numpy(), expected)
+    assert torch.equal(got, encode_e2m1(round_to_grid(x, GRIDS["e2m1"])))
 
 
 @pytest.mark.parametrize("call", [spacing, decode_table, saturating_cast])

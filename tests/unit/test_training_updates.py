@@ -173,6 +173,27 @@ def test_clipping_bf16_gradients_multiplies_in_float32_and_rounds_once():
     assert torch.equal(gradient, expected)
 
 
+@pytest.mark.parametrize("norm", [1.0, 3.0, 1.00000012, 977.5, 1e30])
+def test_clipping_rounds_every_bf16_number_once(norm):
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    factor = torch.tensor(1.0 / torch.tensor(norm).double().item(), dtype=torch.float32)
+    expected = (every.float() * factor).bfloat16()
+    gradients = [every.clone(), every.reshape(256, 256).t().clone(), every[3:10].clone()]  # and what is no vector long
+    clip_(gradients, norm=torch.tensor(norm), limit=1.0)
+    for got, want in zip(gradients, (expected, expected.reshape(256, 256).t(), expected[3:10]), strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+
+
+def test_the_norm_of_each_gradient_is_torchs_whatever_came_before():
+    """Copies are made in memory that is used again: a long one must leave nothing in a short one's."""
+    generator = torch.Generator().manual_seed(0)
+    gradients = [torch.randn(shape, generator=generator).bfloat16() for shape in ((7,), (300, 411), (5, 3), (300, 412))]
+    each = [torch.linalg.vector_norm(gradient, dtype=torch.float32) for gradient in gradients]
+    for gradient, expected in zip(gradients, each, strict=True):
+        assert torch.equal(global_norm([gradient]), expected)
+    assert torch.equal(global_norm(gradients), torch.linalg.vector_norm(torch.stack(each)))
+
+
 def test_the_norm_of_bf16_gradients_is_taken_in_float32():
     gradients = [torch.full((1000, 1000), 2.0**-10, dtype=torch.bfloat16), torch.full((3,), 1e-3).bfloat16()]
     exact = math.sqrt(sum(float((g.double() ** 2).sum()) for g in gradients))

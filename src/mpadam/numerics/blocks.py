@@ -55,18 +55,23 @@ def scale_blocks(scales: Tensor, shape: torch.Size, block: tuple[int, int]) -> T
     return scales.reshape(math.prod(shape[:-2]), down, 1, across, 1)
 
 
-def computed_once(per_block: Tensor) -> Tensor:
-    """`per_block` in memory of its own: a compiled kernel would compute it anew for every few elements of a block.
+def computed_once(x: Tensor) -> Tensor:
+    """`x`, on a CPU in memory of its own, where a compiled kernel then writes it once and reads it afterwards.
 
-    as_strided is what makes torch.compile write it (see `from_blocks`).
+    A kernel would otherwise compute a block's scale anew for every few elements, the weight for every pass over it, and
+    would cut its vectors to the length of a block, which takes several times as long. A GPU's kernels hold a block
+    whole. as_strided is what makes torch.compile write it (see `from_blocks`).
     """
-    dense = per_block.contiguous()
+    if x.device.type != "cpu":
+        return x
+    dense = x.contiguous()
     return dense.as_strided(dense.shape, dense.stride())
 
 
 def finite_amax(blocks: Tensor) -> Tensor:
     """Largest finite magnitude of each block, dimensions kept: a NaN or Inf must not spoil its neighbours' scale."""
-    return blocks.abs().nan_to_num(nan=0.0, posinf=0.0).amax((2, 4), keepdim=True)
+    magnitude = blocks.abs()
+    return torch.where(magnitude < math.inf, magnitude, 0.0).amax((2, 4), keepdim=True)
 
 
 def power_of_two_scale(amax: Tensor, limit: float) -> Tensor:

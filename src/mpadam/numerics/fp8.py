@@ -88,7 +88,7 @@ class Fp8Blocks:
             its scale, hence its values. With powers of two it does so anyway.
         """
         check_rounding(x, rounding, bits)
-        blocks = to_blocks(x.detach(), self.block)
+        blocks = to_blocks(computed_once(x.detach()), self.block)
         scale = computed_once(self._choose_scale(finite_amax(blocks), rounding))
         if self.power_of_two_scale:
             scaled = blocks * reciprocal_of_power_of_two(scale)
@@ -96,13 +96,15 @@ class Fp8Blocks:
             if bits is not None and previous is not None:
                 scale = keep_unchanged(scale, self._scale_of(previous), blocks, self._decode_blocks(previous))
             scaled = divide(blocks, scale)
-        codes = saturating_cast(scaled, self.fmt, rounding, None if bits is None else to_blocks(bits, self.block))
+        codes = saturating_cast(
+            scaled, self.fmt, rounding, None if bits is None else to_blocks(computed_once(bits), self.block)
+        )
         scales = self._pack_scale(scale.reshape(scales_shape(x.shape, self.block)))
         return Encoded({"codes": from_blocks(codes.view(torch.uint8), x.shape), "scales": scales}, x.shape)
 
     def decode(self, encoded: Encoded, dtype: torch.dtype = torch.float32) -> Tensor:
         """codes * scale; exact in float32, and in bf16 where the scales are powers of two."""
-        return convert(from_blocks(self._decode_blocks(encoded), encoded.shape), dtype)
+        return convert(computed_once(from_blocks(self._decode_blocks(encoded), encoded.shape)), dtype)
 
     def _decode_blocks(self, encoded: Encoded) -> Tensor:
         grid = get_grid(self.fmt)

@@ -104,15 +104,24 @@ def saturating_cast(x: Tensor, fmt: str, rounding: Rounding = "nearest", bits: T
 def encode_e2m1(x: Tensor) -> Tensor:
     """4-bit codes (uint8, sign in bit 3) of values that lie on the e2m1 grid: 0 .5 1 1.5 2 3 4 6 are codes 0 to 7."""
     magnitude = x.abs()
-    code = torch.minimum(torch.minimum(2 * magnitude, magnitude + 2), magnitude / 2 + 4)
-    return code.to(torch.uint8) | (torch.signbit(x).to(torch.uint8) << 3)
+    code = torch.minimum(torch.minimum(2 * magnitude, magnitude + 2), magnitude * 0.5 + 4)
+    return _signed_code(code, x)
+
+
+def encode_e2m1_to_nearest(x: Tensor) -> Tensor:
+    """`encode_e2m1(round_to_grid(x, E2M1))` of finite `x`: a grid of three spacings needs no look at bits."""
+    magnitude = x.abs().clamp(max=E2M1.max)
+    upper = torch.where(magnitude < 4, torch.round(magnitude) + 2, torch.round(magnitude * 0.5) + 4)
+    return _signed_code(torch.where(magnitude < 2, torch.round(2 * magnitude), upper), x)
 
 
 def decode_e2m1(codes: Tensor) -> Tensor:
     """float32 values of 4-bit codes: `encode_e2m1` turned round."""
-    code = (codes & 7).to(torch.float32)
-    magnitude = torch.maximum(torch.maximum(code / 2, code - 2), 2 * code - 8)
-    return torch.where(codes > 7, -magnitude, magnitude)
+    signed = codes.to(torch.float32)
+    negative = signed > 7
+    code = torch.where(negative, signed - 8, signed)
+    magnitude = torch.maximum(torch.maximum(code * 0.5, code - 2), 2 * code - 8)
+    return torch.where(negative, -magnitude, magnitude)
 
 
 def decode_table(fmt: str) -> Tensor:
@@ -137,6 +146,11 @@ def _binade(magnitude: Tensor, grid: Grid) -> Tensor:
     """The power of two at or below each magnitude, at least 2**min_exponent."""
     smallest = (grid.min_exponent + 127) * _ONE_EXPONENT
     return (magnitude.view(torch.int32) & _EXPONENT_FIELD).clamp(min=smallest).view(torch.float32)
+
+
+def _signed_code(code: Tensor, x: Tensor) -> Tensor:
+    """Codes 0 to 7, float32, with the sign of `x` in bit 3; as a sum, since a compiled CPU kernel is slow with bits."""
+    return (code + (4.0 - torch.copysign(torch.full_like(x, 4.0), x))).to(torch.uint8)
 
 
 def _two_over(p: Tensor) -> Tensor:

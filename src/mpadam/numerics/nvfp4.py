@@ -44,7 +44,7 @@ from mpadam.numerics.blocks import (
     scales_shape,
     to_blocks,
 )
-from mpadam.numerics.grids import E2M1, E4M3, decode_e2m1, encode_e2m1, round_to_grid
+from mpadam.numerics.grids import E2M1, E4M3, decode_e2m1, encode_e2m1, encode_e2m1_to_nearest, round_to_grid
 from mpadam.numerics.rounding import check_rounding, convert, is_finite
 
 TensorScale = Literal["amax", "pow2_sticky"]
@@ -81,9 +81,9 @@ class NvFp4:
             block that equals what is stored keeps its scale, hence its values.
         """
         check_rounding(x, rounding, bits)
-        blocks = to_blocks(x.detach(), _BLOCK)
+        blocks = to_blocks(computed_once(x.detach()), _BLOCK)
         amax = finite_amax(blocks)
-        tensor_scale = self._choose_tensor_scale(amax, previous)
+        tensor_scale = computed_once(self._choose_tensor_scale(amax, previous))
         scale = computed_once(_choose_block_scale(amax, tensor_scale, rounding))
         if bits is not None and previous is not None:
             # What is stored in units of the new tensor scale: the same, another power of two, or no value any more.
@@ -91,11 +91,11 @@ class NvFp4:
             usable = (stored >= _MIN_BLOCK_SCALE) & (round_to_grid(stored, E4M3) == stored)
             kept = keep_unchanged(scale, stored, blocks, self._decode_blocks(previous))
             scale = torch.where(usable, kept, scale)
-        finite = is_finite(blocks).all(4, keepdim=True)
-        rounded = self._round(torch.where(finite, blocks, 0.0), scale, tensor_scale, rounding, bits)
+        finite = is_finite(blocks.abs().amax(4, keepdim=True))  # the largest of a block is NaN where one is
+        codes = self._codes(torch.where(finite, blocks, 0.0), scale, tensor_scale, rounding, bits)
         scales = torch.where(finite, scale, torch.nan).to(torch.float8_e4m3fn).view(torch.uint8)
         tensors = {
-            "codes": _pack(encode_e2m1(rounded), x.shape),
+            "codes": _pack(computed_once(codes), x.shape),
             "scales": scales.reshape(scales_shape(x.shape, _BLOCK)),
             "tensor_scale": tensor_scale,
         }
@@ -103,11 +103,10 @@ class NvFp4:
 
     def decode(self, encoded: Encoded, dtype: torch.dtype = torch.float32) -> Tensor:
         """code * (block scale * tensor scale), in torchao's order; exact in float32 and bf16 with pow2_sticky."""
-        return convert(from_blocks(self._decode_blocks(encoded), encoded.shape), dtype)
+        return convert(computed_once(from_blocks(self._decode_blocks(encoded), encoded.shape)), dtype)
 
     def _decode_blocks(self, encoded: Encoded) -> Tensor:
-        blocks = to_blocks(decode_e2m1(_unpack(encoded.codes, encoded.shape)), _BLOCK)
-        return blocks * (_block_scale(encoded) * encoded.tensors["tensor_scale"])
+        return decode_e2m1(_unpack(encoded.codes)) * (_block_scale(encoded) * encoded.tensors["tensor_scale"])
 
     def _choose_tensor_scale(self, block_amax: Tensor, previous: Encoded | None) -> Tensor:
         amax = pad(block_amax.flatten(), (0, 1)).amax()  # the zero is for an empty tensor
@@ -124,17 +123,19 @@ class NvFp4:
             return torch.where(amax == E2M1.max * (E4M3.max * stored), stored, scale)
         return torch.where((amax <= _LIMIT * stored) & (amax >= _LIMIT / 4 * stored), stored, scale)
 
-    def _round(
+    def _codes(
         self, values: Tensor, scale: Tensor, tensor_scale: Tensor, rounding: Rounding, bits: Tensor | None
     ) -> Tensor:
-        """Finite blocks in units of their scales, on the e2m1 grid."""
+        """4-bit codes of finite blocks in units of their scales."""
         scaled = self._scaled(values, scale, tensor_scale)
-        nearest = round_to_grid(scaled, E2M1)
         if bits is None:
-            return nearest
+            return encode_e2m1_to_nearest(scaled)
+        nearest = round_to_grid(scaled, E2M1)
         # A weight that is a value of the format stays, although `scaled` has a rounding error of its own.
         exact = nearest * (scale * tensor_scale) == values
-        return torch.where(exact, nearest, round_to_grid(scaled, E2M1, rounding, to_blocks(bits, _BLOCK)))
+        return encode_e2m1(
+            torch.where(exact, nearest, round_to_grid(scaled, E2M1, rounding, to_blocks(computed_once(bits), _BLOCK)))
+        )
 
     def _scaled(self, values: Tensor, scale: Tensor, tensor_scale: Tensor) -> Tensor:
         """values / (scale * tensor_scale)."""
@@ -158,17 +159,27 @@ def _block_scale(encoded: Encoded) -> Tensor:
     return scale_blocks(encoded.tensors["scales"].view(torch.float8_e4m3fn).to(torch.float32), encoded.shape, _BLOCK)
 
 
+# Eight codes at a time as one integer, the first in its lowest bits (little-endian, as the machines that torch is built
+# for): bytes that are picked one by one keep a compiled kernel from vectors.
+_SPREAD = ((16, 0x0000FFFF0000FFFF), (8, 0x00FF00FF00FF00FF), (4, 0x0F0F0F0F0F0F0F0F))
+
+
 def _pack(codes: Tensor, shape: torch.Size) -> Tensor:
-    """Blocks of 4-bit codes as bytes, shape (..., ceil(n / 2))."""
-    packed = codes[..., 0::2] | (codes[..., 1::2] << 4)
-    return from_blocks(packed, _packed_shape(shape))
+    """Blocks of 4-bit codes (..., 16) as bytes, shape (..., ceil(n / 2))."""
+    eight = codes.view(torch.int64)
+    for shift, mask in ((0, _SPREAD[2][1]), (4, _SPREAD[1][1]), (8, _SPREAD[0][1]), (16, 0xFFFFFFFF)):
+        eight = (eight | eight >> shift) & mask
+    return from_blocks(eight.to(torch.int32).view(torch.uint8), _packed_shape(shape))
 
 
 def _packed_shape(shape: torch.Size) -> torch.Size:
     return torch.Size((*shape[:-1], (shape[-1] + 1) // 2)) if len(shape) else torch.Size((1,))
 
 
-def _unpack(packed: Tensor, shape: torch.Size) -> Tensor:
-    """4-bit codes of `shape` from bytes."""
-    codes = torch.stack((packed & 15, packed >> 4), dim=-1).flatten(-2)
-    return codes[..., : shape[-1]] if len(shape) else codes[0]
+def _unpack(packed: Tensor) -> Tensor:
+    """Blocks of 4-bit codes (..., 16) from bytes."""
+    blocks = to_blocks(packed.clone(), (1, _BLOCK[1] // 2))  # a clone begins at an address that suits any dtype
+    eight = blocks.view(torch.int32).to(torch.int64) & 0xFFFFFFFF
+    for shift, mask in _SPREAD:
+        eight = (eight | eight << shift) & mask
+    return eight.view(torch.uint8)

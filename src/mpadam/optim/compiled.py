@@ -30,6 +30,12 @@ from mpadam.optim.store import Draw
 from mpadam.optim.update import Operands, Plan, update
 
 _OPTIONS = {"emulate_precision_casts": True}
+_WHOLE = dict.fromkeys(
+    ("realize_cpu_opcount_threshold", "realize_cpu_acc_reads_threshold", "realize_reads_threshold"), 80
+)
+"""A rule has fewer operations than this, and is not cut in two. On a CPU the arithmetic of codes is cut where
+`numerics.blocks.computed_once` says: a loop that only reads float32, between others that read bf16, halves the vectors
+of all, and they take four times as long. With 120, stochastic rounding to NVFP4 takes twice as long to compile."""
 _SHORT = 2**13
 """Elements of a tensor so short that threads cost more than they save. A graph for any length always uses threads, so
 gains and biases get one for their own length."""
@@ -69,7 +75,7 @@ class CompiledUpdate:
         else:
             wide.append(x.grad)
         if any_length not in self._graphs:
-            self._graphs[any_length] = _compiled(self.plan, _layout(x), any_length)
+            self._graphs[any_length] = _compiled(self.plan, _layout(x), any_length, x.grad.device.type)
         self._graphs[any_length](*wide, *_rest(x), *rates)
 
 
@@ -88,7 +94,7 @@ def _rest(x: Operands) -> list[Tensor]:
 
 
 @cache
-def _compiled(plan: Plan, layout: _Layout, any_length: bool) -> Callable[..., None]:
+def _compiled(plan: Plan, layout: _Layout, any_length: bool, device_type: str) -> Callable[..., None]:
     """The compiled update of a plan, for its own number of graphs."""
 
     def whole(*tensors: Tensor) -> None:
@@ -98,7 +104,7 @@ def _compiled(plan: Plan, layout: _Layout, any_length: bool) -> Callable[..., No
         whole,
         fullgraph=True,
         dynamic=any_length,
-        options=_OPTIONS,
+        options=_OPTIONS if plan.elementwise or device_type != "cpu" else _OPTIONS | _WHOLE,
         isolate_recompiles=True,
         recompile_limit=_SHAPES,
     )

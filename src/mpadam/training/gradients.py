@@ -45,8 +45,31 @@ def _buckets(gradients: list[Tensor]) -> Iterator[list[Tensor]]:
 
 def global_norm(gradients: list[Tensor]) -> Tensor:
     """Euclidean norm over all gradients, a float32 scalar; not finite if and only if some gradient is not, or huge."""
-    norms = torch._foreach_norm(gradients, 2, dtype=torch.float32)
+    if gradients[0].device.type == "cpu":
+        norms = [torch.linalg.vector_norm(_wide(gradient)) for gradient in gradients]
+    else:
+        norms = list(torch._foreach_norm(gradients, 2, dtype=torch.float32))
     return torch.linalg.vector_norm(torch.stack(norms))
+
+
+class _Scratch:
+    """float32 numbers that are kept: on a CPU, new memory for a copy takes several times as long as the norm of it."""
+
+    def __init__(self) -> None:
+        self._numbers = torch.empty(0)
+
+    def like(self, x: Tensor) -> Tensor:
+        if x.numel() > self._numbers.numel():
+            self._numbers = torch.empty(x.numel())
+        return self._numbers[: x.numel()].view(x.shape)
+
+
+_SCRATCH = _Scratch()
+
+
+def _wide(x: Tensor) -> Tensor:
+    """`x` in float32, good until the next call. torch's own norm of bf16 numbers in float32 copies them, anew each."""
+    return x if x.dtype == torch.float32 else _SCRATCH.like(x).copy_(x)
 
 
 def clip_(gradients: list[Tensor], *, norm: Tensor, limit: float | None) -> None:
@@ -57,11 +80,12 @@ def clip_(gradients: list[Tensor], *, norm: Tensor, limit: float | None) -> None
     if limit is None:
         return
     factor = (limit / norm.double()).clamp(max=1.0).float()
-    wide = [gradient for gradient in gradients if gradient.dtype == torch.float32]
-    if wide:
-        torch._foreach_mul_(wide, factor)
+    # On a CPU a bf16 product with a 0-d float32 is one in float32; a GPU would round the factor to bf16 first.
+    direct = [g for g in gradients if g.dtype == torch.float32 or g.device.type == "cpu"]
+    if direct:
+        torch._foreach_mul_(direct, factor)
     for gradient in gradients:
-        if gradient.dtype != torch.float32:
+        if gradient.dtype != torch.float32 and gradient.device.type != "cpu":
             gradient.copy_(gradient.float().mul_(factor))
 
 
