@@ -1,7 +1,9 @@
-"""CPU seconds of starting: `mpadam --help`, and what `mpadam train` loads beyond torch and LlamaForCausalLM.
+"""CPU seconds of starting: `mpadam --help`, what `mpadam train` loads beyond torch and LlamaForCausalLM, and a compiled
+optimizer's first step, where nothing is compiled yet and where an earlier process left its code on disk.
 
     python benchmarks/startup.py
     python benchmarks/startup.py --rounds 9 --out results/benchmarks
+    python benchmarks/startup.py --no-compile                            # without the last: a minute a round
 
 Each sample is a process of its own, and its CPU time (user and system) what counts: unlike the time on the wall it is
 much the same on a machine that others use. One round has each process once, in turn. `train, loaded` imports all that
@@ -15,6 +17,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from mpadam.measure.report import Line, report
@@ -27,12 +30,20 @@ PROCESSES = {
     "torch and LlamaForCausalLM": [sys.executable, "-c", IMPORTS],
     "mpadam train, loaded": [sys.executable, "-c", TRAINING],
 }
+FIRST_STEP = """
+from dataclasses import replace
+from mpadam.measure.paper_set import PaperSet
+from mpadam.model.sizes import PAPER_SIZES
+PaperSet(replace(PAPER_SIZES["60m"], layers=1), vocabulary=1000).ours("m-plus-adam", "%s", compile=True).step()
+"""
+STEPPED = ("bf16", "fp8", "nvfp4s")  # how weights are kept
 BASE, LOADED = "torch and LlamaForCausalLM", "mpadam train, loaded"
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--no-compile", dest="compile", action="store_false", help="no compiled steps")
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks"))
     args = parser.parse_args(argv)
     for command in PROCESSES.values():
@@ -41,6 +52,9 @@ def main(argv: list[str] | None = None) -> int:
     for _ in range(args.rounds):
         for name, command in PROCESSES.items():
             samples[name].append(cpu_seconds(command))
+        for masters in STEPPED if args.compile else ():
+            for name, seconds in first_steps(masters).items():
+                samples.setdefault(name, []).append(seconds)
     added = tuple(loaded - base for loaded, base in zip(samples[LOADED], samples[BASE], strict=True))
     lines = [Line(name, "", tuple(found)) for name, found in samples.items()] + [Line("train adds", "", added)]
     about = {"rounds": args.rounds, "clock": "CPU of the process"}
@@ -48,10 +62,26 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def cpu_seconds(command: list[str]) -> float:
-    """User and system time of a process that ends well."""
+def first_steps(masters: str) -> dict[str, float]:
+    """CPU seconds of two processes that build M+Adam and step once: the second finds what the first compiled.
+
+    Compiled without helpers of its own, whose time would not be seen.
+    """
+    command = [sys.executable, "-c", FIRST_STEP % masters]
+    with tempfile.TemporaryDirectory(prefix="mpadam-startup-") as cache:
+        return {
+            f"first step, {masters}, {how}": cpu_seconds(
+                command, TORCHINDUCTOR_CACHE_DIR=cache, TORCHINDUCTOR_COMPILE_THREADS="1"
+            )
+            for how in ("nothing compiled", "compiled before")
+        }
+
+
+def cpu_seconds(command: list[str], cwd: Path | None = None, **environment: str) -> float:
+    """User and system time of a process that ends well, and of those it started."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.run(command, check=True, cwd=cwd, env={**os.environ, "OMP_NUM_THREADS": "1", **environment}, **quiet)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from torch._inductor import cpp_builder
 from torch._inductor.exc import InvalidCxxCompiler
-from torch._inductor.utils import fresh_cache
+from torch._inductor.utils import fresh_cache, run_and_get_code
 
 from mpadam.measure.allocations import peak_bytes
 from mpadam.numerics import spacing
@@ -160,6 +160,22 @@ def test_without_a_compiler_a_step_is_eager_and_says_so(monkeypatch: pytest.Monk
     compiled_module.can_compile.cache_clear()
     assert counters["stats"]["unique_graphs"] == before
     assert all(torch.equal(p, q) for p, q in zip(eager_params, params, strict=True))
+
+
+@pytest.mark.slow
+def test_a_graph_for_any_length_uses_threads_whatever_it_is_compiled_for() -> None:
+    """With many threads a tensor just long enough for that graph is too short for them, and the next may not be."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(64)
+    try:
+        params, optimizer = build("adamw", "bf16", compile=True, shapes=((90, 100),))
+        give_gradients(params, 1)
+        compiled_module._compiled.cache_clear()
+        torch._dynamo.reset()
+        _, [code] = run_and_get_code(optimizer.step)
+    finally:
+        torch.set_num_threads(before)
+    assert "omp parallel" in code
 
 
 @pytest.mark.slow

@@ -90,7 +90,7 @@ def test_a_ratio_is_the_median_of_the_ratios_of_rounds(tmp_path: Path, capsys: p
         assert [row["name"] for row in csv.DictReader(file)] == ["base", "other"]
 
 
-@pytest.mark.parametrize("name", ["startup", "memory", "training_step", "optimizer_step"])
+@pytest.mark.parametrize("name", ["startup", "memory", "training_step", "optimizer_step", "growth"])
 def test_help_has_an_example(name: str) -> None:
     told = subprocess.run(
         [sys.executable, BENCHMARKS / f"{name}.py", "--help"], capture_output=True, text=True, check=True

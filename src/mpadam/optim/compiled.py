@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +31,8 @@ from mpadam.optim.store import Draw
 from mpadam.optim.update import Operands, Plan, update
 
 _OPTIONS = {"emulate_precision_casts": True}
+_THREADS = {"cpp.min_chunk_size": 1}
+"""A graph for any length uses threads, however short the tensor that it happens to be compiled for."""
 _WHOLE = dict.fromkeys(
     ("realize_cpu_opcount_threshold", "realize_cpu_acc_reads_threshold", "realize_reads_threshold"), 80
 )
@@ -37,8 +40,8 @@ _WHOLE = dict.fromkeys(
 `numerics.blocks.computed_once` says: a loop that only reads float32, between others that read bf16, halves the vectors
 of all, and they take four times as long. With 120, stochastic rounding to NVFP4 takes twice as long to compile."""
 _SHORT = 2**13
-"""Elements of a tensor so short that threads cost more than they save. A graph for any length always uses threads, so
-gains and biases get one for their own length."""
+"""Elements of a tensor so short that threads cost more than they save: gains and biases get a graph for their own
+length, and not the one for any."""
 _SHAPES = 256
 """Graphs of one plan at most: shapes of a model, each with the dtypes of its gradients. None comes near."""
 
@@ -104,10 +107,15 @@ def _compiled(plan: Plan, layout: _Layout, any_length: bool, device_type: str) -
         whole,
         fullgraph=True,
         dynamic=any_length,
-        options=_OPTIONS if plan.elementwise or device_type != "cpu" else _OPTIONS | _WHOLE,
+        options=_options(plan, any_length, device_type),
         isolate_recompiles=True,
         recompile_limit=_SHAPES,
     )
+
+
+def _options(plan: Plan, any_length: bool, device_type: str) -> dict[str, Any]:
+    options = _OPTIONS | _THREADS if any_length else _OPTIONS
+    return options if plan.elementwise or device_type != "cpu" else options | _WHOLE
 
 
 def _unflatten(layout: _Layout, tensors: Iterator[Tensor]) -> tuple[Operands, Rates]:
