@@ -29,7 +29,7 @@ from mpadam.optim.registry import build_optimizer
 from mpadam.study.spec import ModelSpec
 
 CASES = (("adamw", "bf16"), ("m-plus-adam", "bf16"), ("m-plus-adam-kahan", "bf16"), ("m-plus-adam", "fp8"),
-         ("m-plus-adam", "fp32"))  # fmt: skip
+         ("m-plus-adam", "nvfp4s"), ("m-plus-adam", "fp32"))  # fmt: skip
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -103,17 +103,22 @@ def read_curves(file: Path) -> list[Curve]:
 def draw(curves: Sequence[Curve], file: Path) -> None:
     """A panel for each thing that sizes count, both axes logarithmic: medians, quartiles, and the fitted line."""
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     from mpadam.analysis.pictures import drawing
 
     panels = list(dict.fromkeys(curve.of for curve in curves))
     with drawing():
-        figure, axes = plt.subplots(1, len(panels), figsize=(PANEL * len(panels), PANEL), squeeze=False)
+        size = (PANEL * len(panels), 1.2 * PANEL)
+        figure, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False, layout="constrained")
         for axis, of in zip(axes[0], panels, strict=True):
             for index, curve in enumerate(curve for curve in curves if curve.of == of):
                 _draw_curve(axis, curve, index)
             axis.set(xscale="log", yscale="log", xlabel=of, ylabel="seconds")
-            axis.legend(fontsize="small")
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.yaxis.set_major_formatter("{x:g}")
+            axis.yaxis.set_minor_formatter(NullFormatter())
+            axis.legend(fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
         figure.savefig(file, dpi=150)
         plt.close(figure)
 
