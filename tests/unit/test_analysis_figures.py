@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from matplotlib.container import ErrorbarContainer
 
 from mpadam.analysis.collect import collect
 from mpadam.analysis.figures import figure4
-from mpadam.analysis.pictures import Picture, write_picture
+from mpadam.analysis.pictures import Picture, with_numbered_clips, write_picture
 from mpadam.analysis.style import OPTIMIZERS, REGIMES, optimizer_styles, regime_styles
 
 BF16 = {"model": "tiny", "regime": "bf16-bf16", "optimizer": "adamw"}
@@ -137,6 +138,19 @@ def test_the_same_runs_give_the_same_bytes_whatever_the_users_settings(study: Fa
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     assert not any(mark in (tmp_path / "a" / "figure4.svg").read_text() for mark in ("<dc:date>", "2026"))
     assert b"CreationDate" not in (tmp_path / "a" / "figure4.pdf").read_bytes()
+
+
+def test_clip_paths_are_numbered_since_the_last_digits_of_coordinates_differ(study: FakeStudy, tmp_path: Path) -> None:
+    svg = '<clipPath id="p{}"><rect/></clipPath><path clip-path="url(#p{})" id="p0123456789x"/><a id="pfedcba9876"/>'
+    one, other = (svg.format(name, name).encode() for name in ("0123456789", "abcdef0123"))
+    assert with_numbered_clips(one, "x") == with_numbered_clips(other, "x")
+    assert with_numbered_clips(one, "x").count(b"x-clip-0") == 2
+    assert b"p0123456789x" in with_numbered_clips(one, "x")
+    assert b"pfedcba9876" in with_numbered_clips(one, "x")
+    write_picture(draw(study), tmp_path)
+    drawn = (tmp_path / "figure4.svg").read_text()
+    used, named = set(re.findall(r"url\(#([^)]+)\)", drawn)), set(re.findall(r'<clipPath id="([^"]+)"', drawn))
+    assert used == named == {"figure4-clip-0", "figure4-clip-1"}
 
 
 # --- the style map ---------------------------------------------------------------------------------------------------
