@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from claims_samples import claim as claim_of_a_and_b
 
 from mpadam.analysis.claims.data import CLAIMS, Perplexity, load_claims
+from mpadam.analysis.claims.examine import check_optimizers
 from mpadam.optim.names import parse_optimizer_name
 from mpadam.study.load import ConfigError, load_study
 
@@ -107,6 +110,16 @@ def test_a_wrong_file_is_one_line(tmp_path: Path, name: str) -> None:
         load_claims(path)
     assert str(error.value).startswith(str(path))
     assert "\n" not in str(error.value)
+
+
+def test_an_optimizer_that_there_is_not_is_refused_and_an_entry_of_the_study_is_not() -> None:
+    """A misspelt one would read "not run" whatever is run; one that this study happens not to have may."""
+    found = load_claims()
+    check_optimizers(found, entries=[])
+    made_up = replace(found, claims=(claim_of_a_and_b(),))
+    check_optimizers(made_up, entries=["a", "b"])
+    with pytest.raises(ValueError, match=r"claim x: .*'b'.*entry of the study: a, adamw"):
+        check_optimizers(made_up, entries=["a", "adamw"])
 
 
 def test_an_id_that_stands_twice_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from analysis_fakes import FakeStudy
-from claims_samples import PLACE, cell_of, gained_study, judged
+from claims_samples import PLACE, cell_of, gained_study, judged, verdicts
 
 
 @pytest.fixture
@@ -146,6 +146,28 @@ def test_growth_of_the_multiplicative_step_is_a_slope(study: FakeStudy) -> None:
     found = judged(study, "a")
     assert [cell.mean for cell in found.cells] == pytest.approx([0.9, 0.0], abs=1e-9)
     assert [cell.verdict for cell in found.cells] == ["contradicted", "supported"]
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("matrix-fitting/results.json", "{"),
+        ("matrix-fitting/results.json", '{"choices": []}'),  # its sweeps.csv is not there
+        ("matrix-fitting/results.json", "[]"),
+        ("capabilities/capabilities.csv", ""),
+        ("capabilities/capabilities.csv", "format,optimizer\nbf16,adamw\n"),
+        (
+            "survival-grid/survival.csv",
+            "format,optimizer,part,magnitude,mean_step\nbf16,m-plus-adam,multiplicative,1,0\n",
+        ),
+    ],
+)
+def test_a_diagnostic_that_is_not_whole_is_named_with_what_to_do(study: FakeStudy, file: str, content: str) -> None:
+    path = study.paths.output / "diagnostics" / file
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    with pytest.raises(ValueError, match=rf"{path.parent}: not what `mpadam diagnose` writes \(\w+: .*make it again"):
+        verdicts(study)
 
 
 def test_widths_of_rates_are_shown_and_never_decided_from_one_seed(study: FakeStudy) -> None:

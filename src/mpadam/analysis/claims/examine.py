@@ -5,12 +5,12 @@ examine(collect(config, paths), load_claims(), diagnostics=paths.output / "diagn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mpadam.analysis.claims.cells import Grid, grid_of, slots
-from mpadam.analysis.claims.data import Claim, Claims, Exact, Fit, Perplexity, Probe, Rates, Trend
+from mpadam.analysis.claims.data import Claim, Claims, Exact, Fit, Perplexity, Probe, Rates, Trend, optimizers_of
 from mpadam.analysis.claims.measured import MEASUREMENTS, absent, fit_samples
 from mpadam.analysis.claims.probes import counted, probe_numbers
 from mpadam.analysis.claims.rates import with_rates
@@ -20,6 +20,7 @@ from mpadam.analysis.claims.verdicts import CONTRADICTED, SUPPORTED, Judged, jud
 from mpadam.analysis.claims.widths import width_samples
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.probes import Looks, read_looks
+from mpadam.optim.names import parse_optimizer_name
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,32 @@ class Verdicts:
 
 
 def examine(collected: Collected, claims: Claims, *, diagnostics: Path, pooled: bool = False) -> Verdicts:
-    """Judge every claim on what the study has. diagnostics: folder of `mpadam diagnose`, which need not be there."""
+    """Judge every claim on what the study has. diagnostics: folder of `mpadam diagnose`, which need not be there.
+
+    Raises ValueError where a claim names an optimizer that there is not, or a diagnostic's file is not what it wrote.
+    """
+    check_optimizers(claims, collected.config.optimizers)
     study = _Study(collected, diagnostics, grid_of(collected), perplexities(collected), read_looks(collected))
     judged: dict[str, Judged] = {}
     for claim in sorted(claims.claims, key=lambda claim: bool(getattr(claim.metric, "of", ()))):
         found = _SAMPLES[type(claim.metric)](claim, study, judged)
         judged[claim.id] = judge(claim, found, alpha=claims.alpha, pooled=pooled)
     return Verdicts(claims, tuple(judged[claim.id] for claim in claims.claims), pooled)
+
+
+def check_optimizers(claims: Claims, entries: Collection[str]) -> None:
+    """Raise ValueError for a name that is neither an entry nor an optimizer: it would read "not run" for ever."""
+    for claim in claims.claims:
+        if isinstance(claim.metric, Perplexity | Trend | Probe | Rates):
+            for name in optimizers_of(claim.metric):
+                if name not in entries:
+                    try:
+                        parse_optimizer_name(name.partition("@")[0])
+                    except ValueError as error:
+                        known = ", ".join(entries)
+                        raise ValueError(
+                            f"claim {claim.id}: {error}. Nor is it an entry of the study: {known}"
+                        ) from None
 
 
 @dataclass(frozen=True)
@@ -88,7 +108,7 @@ def _without_chance(claim: Claim, study: _Study, judged: Judgements) -> list[Sam
     assert isinstance(claim.metric, Exact)
     if claim.metric.measurement == "sweep_agreement":
         return sweep_agreement([judged[name] for name in claim.metric.of])
-    return list(MEASUREMENTS[claim.metric.measurement](study.diagnostics))
+    return MEASUREMENTS[claim.metric.measurement](study.diagnostics)
 
 
 def sweep_agreement(others: Sequence[Judged]) -> list[Sample]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,23 @@ def fit_samples(metric: Fit, folder: Path) -> list[Sample]:
     path = folder / "matrix-fitting" / "results.json"
     if not path.exists():
         return [absent(_fit_name(one), one.task) for one in metric.comparisons]
-    choices = {(c["method"], c["rates"]): c["tasks"] for c in json.loads(path.read_text(encoding="utf-8"))["choices"]}
-    flat = _flat_sweeps(folder / "matrix-fitting" / "sweeps.csv")
-    return [_fit_sample(one, choices, flat) for one in metric.comparisons]
+    with _written_by_diagnose(path.parent):
+        kept = json.loads(path.read_text(encoding="utf-8"))["choices"]
+        choices = {(c["method"], c["rates"]): c["tasks"] for c in kept}
+        flat = _flat_sweeps(path.parent / "sweeps.csv")
+        return [_fit_sample(one, choices, flat) for one in metric.comparisons]
+
+
+@contextmanager
+def _written_by_diagnose(folder: Path) -> Iterator[None]:
+    """What goes wrong in here becomes a ValueError that names the folder and what to do."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
+        raise ValueError(
+            f"{folder}: not what `mpadam diagnose` writes ({type(error).__name__}: {error}): delete it and let the "
+            "workflow, or `mpadam diagnose`, make it again"
+        ) from error
 
 
 def _fit_sample(one: FitComparison, choices: dict[tuple[str, str], Any], flat: set[tuple[str, str]]) -> Sample:
@@ -83,13 +98,16 @@ _TICKS = (
 )
 
 
-def capabilities(folder: Path) -> Iterator[Sample]:
+def capabilities(folder: Path) -> list[Sample]:
     """The share of Table 1's ticks that were measured, by format; nearest rounding."""
     path = folder / "capabilities" / "capabilities.csv"
     if not path.exists():
-        yield absent("ticks of Table 1", "every format")
-        return
-    frame = pd.read_csv(path)
+        return [absent("ticks of Table 1", "every format")]
+    with _written_by_diagnose(path.parent):
+        return list(_ticks(pd.read_csv(path)))
+
+
+def _ticks(frame: pd.DataFrame) -> Iterator[Sample]:
     for fmt, rows in frame[frame["write_back"] == "nearest"].groupby("format", sort=False):
         found = {str(row["optimizer"]): row for row in rows.to_dict("records")}
         if all(optimizer in found for optimizer, *_ in _TICKS):
@@ -110,13 +128,16 @@ def _ticked(row: dict[Any, Any], column: str, empty: bool) -> bool:
 _UNCLIPPED = 0.0107
 
 
-def growth(folder: Path) -> Iterator[Sample]:
+def growth(folder: Path) -> list[Sample]:
     """How the multiplicative step grows with |w|: slope of ln(step) over ln|w|, 0 not at all, 1 in proportion."""
     path = folder / "survival-grid" / "survival.csv"
     if not path.exists():
-        yield absent("M+Adam's multiplicative step", "|w| above 0.01")
-        return
-    frame = pd.read_csv(path)
+        return [absent("M+Adam's multiplicative step", "|w| above 0.01")]
+    with _written_by_diagnose(path.parent):
+        return list(_slopes(pd.read_csv(path)))
+
+
+def _slopes(frame: pd.DataFrame) -> Iterator[Sample]:
     frame = frame[(frame["optimizer"] == "m-plus-adam") & (frame["part"] == "multiplicative")]
     for fmt, rows in frame[frame["magnitude"] >= _UNCLIPPED].groupby("format", sort=False):
         moved = rows[rows["mean_step"] > 0]
@@ -124,7 +145,7 @@ def growth(folder: Path) -> Iterator[Sample]:
         yield Sample("M+Adam's multiplicative step", f"{fmt}, |w| above 0.01", {0: slope}, (0,), exact=True)
 
 
-MEASUREMENTS: dict[str, Callable[[Path], Iterator[Sample]]] = {"capabilities": capabilities, "growth": growth}
+MEASUREMENTS: dict[str, Callable[[Path], list[Sample]]] = {"capabilities": capabilities, "growth": growth}
 
 
 def absent(contrast: str, where: str) -> Sample:
