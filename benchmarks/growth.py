@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from startup import cpu_seconds
+from startup import count, cpu_seconds, output_of
 
 from mpadam.measure.growth import Curve, Point, draw, read_curves, report
 from mpadam.measure.paper_set import PaperSet
@@ -51,6 +50,9 @@ DRY_RUNS = (
 
 def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
+    if args.points == 1:
+        parser().error("--points 1: two or more make a curve")
+    args.out.mkdir(parents=True, exist_ok=True)
     if args.redraw:
         draw(read_curves(args.redraw), args.out / "growth.png")
         return 0
@@ -64,11 +66,11 @@ def main(argv: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--what", nargs="*", choices=["steps", "commands", "dry-run"],
+    found.add_argument("--what", nargs="+", choices=["steps", "commands", "dry-run"],
                        default=["steps", "commands", "dry-run"])  # fmt: skip
-    found.add_argument("--rounds", type=int, default=3)
-    found.add_argument("--threads", type=int, default=2)
-    found.add_argument("--points", type=int, help="only this many sizes of each, the smallest")
+    found.add_argument("--rounds", type=count, default=3)
+    found.add_argument("--threads", type=count, default=2)
+    found.add_argument("--points", type=count, help="only this many sizes of each, the smallest; two or more")
     found.add_argument("--redraw", type=Path, metavar="GROWTH.JSON")
     found.add_argument("--out", type=Path, default=Path("results/benchmarks"))
     return found
@@ -117,7 +119,7 @@ def dry_runs(args: argparse.Namespace) -> Iterator[Curve]:
     points = []
     for words in DRY_RUNS[: args.points]:
         call = [sys.executable, "-m", "snakemake", "-n", *words]
-        told = subprocess.run(call, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+        told = output_of(call, cwd=ROOT)
         [jobs] = set(re.findall(r"^total\s+(\d+)$", told, flags=re.MULTILINE))
         points.append(Point(int(jobs), tuple(cpu_seconds(call, cwd=ROOT) for _ in range(args.rounds))))
     yield Curve("snakemake -n", "jobs", tuple(points))

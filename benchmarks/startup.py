@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -42,7 +43,7 @@ BASE, LOADED = "torch and LlamaForCausalLM", "mpadam train, loaded"
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=count, default=5)
     parser.add_argument("--no-compile", dest="compile", action="store_false", help="no compiled steps")
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks"))
     args = parser.parse_args(argv)
@@ -80,10 +81,26 @@ def first_steps(masters: str) -> dict[str, float]:
 def cpu_seconds(command: list[str], cwd: Path | None = None, **environment: str) -> float:
     """User and system time of a process that ends well, and of those it started."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    subprocess.run(command, check=True, cwd=cwd, env={**os.environ, "OMP_NUM_THREADS": "1", **environment}, **quiet)
+    output_of(command, cwd, **environment)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
+def output_of(command: list[str], cwd: Path | None = None, **environment: str) -> str:
+    """What a process with one thread writes. Ends this one, with what it said last, where it does not end well."""
+    settings = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, cwd=cwd, env=settings)
+    if ended.returncode:
+        sys.exit(f"{shlex.join(command)} ended with {ended.returncode}:\n{ended.stdout[-500:]}\n{ended.stderr[-2000:]}")
+    return ended.stdout
+
+
+def count(word: str) -> int:
+    """A whole number from 1, as an argument."""
+    number = int(word)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{word}: give a whole number from 1")
+    return number
 
 
 if __name__ == "__main__":

@@ -93,6 +93,17 @@ def test_signal_to_noise_on_gaussian_weights(f: NvFp4) -> None:
 
 
 @both
+def test_codes_that_are_a_part_of_something_decode(f: NvFp4) -> None:
+    """At an odd address, and with the strides of a transposed tensor."""
+    encoded = f.encode(gaussian(7, 50))
+    whole = torch.zeros(encoded.codes.numel() + 3, dtype=torch.uint8)
+    whole[3:] = encoded.codes.flatten()
+    for codes in (whole[3:].view_as(encoded.codes), encoded.codes.t().contiguous().t()):
+        part = Encoded({**encoded.tensors, "codes": codes}, encoded.shape)
+        assert torch.equal(f.decode(part), f.decode(encoded))
+
+
+@both
 @roundings
 @pytest.mark.parametrize("shape", [(512, 60), (3, 32001), (60,), (), (0,), (4, 0), (1, 1), (2, 3, 33), (5, 17)])
 def test_f6_any_shape_round_trips_and_storage_is_half_a_byte_a_weight(f: NvFp4, rounding: str, shape) -> None:

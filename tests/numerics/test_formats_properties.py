@@ -128,6 +128,15 @@ def test_the_largest_float32_saturates_and_the_result_stays(f: Format, rounding:
 
 
 @every_format
+def test_a_tensor_that_is_a_part_of_another_is_encoded_as_its_copy(f: Format) -> None:
+    whole = torch.randn(9, 40, generator=torch.Generator().manual_seed(0))
+    for part in (whole[1:], whole[2:, 3:], whole.t()[5:], whole.flatten()[7:]):
+        got, want = f.encode(part), f.encode(part.clone(memory_format=torch.contiguous_format))
+        assert all(torch.equal(got.tensors[name], tensor) for name, tensor in want.tensors.items())
+        assert torch.equal(f.decode(got), f.decode(want))
+
+
+@every_format
 @quick
 @given(data=st.data())
 def test_nearest_is_off_by_at_most_half_a_step(f: Format, data: st.DataObject) -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from mpadam import MPlusAdam
+from mpadam.measure.growth import read_curves
 from mpadam.measure.paper_set import PaperSet, foreach_m_plus_adam
 from mpadam.measure.report import Line, report
 from mpadam.measure.step_time import time_subjects
@@ -88,6 +89,39 @@ def test_a_ratio_is_the_median_of_the_ratios_of_rounds(tmp_path: Path, capsys: p
     assert kept["about"]["load"] >= 0
     with (tmp_path / "made-up.csv").open(newline="") as file:
         assert [row["name"] for row in csv.DictReader(file)] == ["base", "other"]
+
+
+@pytest.mark.slow
+def test_growth_of_commands_and_dry_runs_is_measured(tmp_path: Path) -> None:
+    """Two sizes of each, once: runs and jobs are counted, and what is written can be drawn."""
+    words = ["--what", "commands", "dry-run", "--points", "2", "--rounds", "1", "--out", str(tmp_path)]
+    subprocess.run([sys.executable, BENCHMARKS / "growth.py", *words], check=True, capture_output=True)
+    curves = {curve.name: curve for curve in read_curves(tmp_path / "growth.json")}
+    assert set(curves) == {"mpadam aggregate", "mpadam claims", "mpadam site", "snakemake -n"}
+    assert [point.size for point in curves["mpadam site"].points] == [16, 64]
+    jobs = [point.size for point in curves["snakemake -n"].points]
+    assert 50 < jobs[0] < jobs[1]
+    assert all(point.median > 0 for curve in curves.values() for point in curve.points)
+
+
+def test_a_process_that_fails_is_shown_with_what_it_said() -> None:
+    code = "from startup import cpu_seconds; cpu_seconds(['sh', '-c', 'echo no such thing >&2; exit 7'])"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=BENCHMARKS, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "ended with 7:" in ended.stderr
+    assert "no such thing" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [(["--points", "1"], "two or more"), (["--rounds", "0"], "whole number from 1"), (["--what"], "at least one")],
+)
+def test_wrong_arguments_of_growth_are_refused_before_anything_runs(words: list[str], says: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, BENCHMARKS / "growth.py", *words], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 2
+    assert says in ended.stderr
 
 
 @pytest.mark.parametrize("name", ["startup", "memory", "training_step", "optimizer_step", "growth"])

@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from analysis_fakes import fake_study
 from claims_samples import claim as claim_of_a_and_b
 
 from mpadam.analysis.claims.data import CLAIMS, Perplexity, load_claims
-from mpadam.analysis.claims.examine import check_optimizers
+from mpadam.analysis.claims.examine import check_optimizers, examine
+from mpadam.analysis.collect import collect
 from mpadam.optim.names import parse_optimizer_name
 from mpadam.study.load import ConfigError, load_study
 
@@ -120,6 +123,28 @@ def test_an_optimizer_that_there_is_not_is_refused_and_an_entry_of_the_study_is_
     check_optimizers(made_up, entries=["a", "b"])
     with pytest.raises(ValueError, match=r"claim x: .*'b'.*entry of the study: a, adamw"):
         check_optimizers(made_up, entries=["a", "adamw"])
+
+
+def contrast(*optimizers: str) -> dict[str, Any]:
+    return {"name": "c", "terms": [{"optimizer": name, "weight": 1} for name in optimizers]}
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        {"kind": "perplexity", "contrasts": [contrast("adamw"), contrast("adamw", "adamv")]},
+        {"kind": "perplexity", "contrasts": [{**contrast("adamw"), "premise": contrast("adamv")["terms"]}]},
+        {"kind": "probe", "quantity": "cosine", "contrasts": [contrast("adamv")]},
+        {"kind": "trend", "masters": ["fp32", "bf16"], "better": "adamw", "than": "adamv"},
+        {"kind": "rates", "better": "adamv", "than": "adamw", "tolerance": 0.1},
+    ],
+    ids=lambda metric: str(metric["kind"]),
+)
+def test_wherever_a_claim_names_it(metric: dict[str, Any], tmp_path: Path) -> None:
+    study = fake_study(tmp_path / "results")
+    claims = replace(load_claims(), claims=(claim_of_a_and_b(metric=metric),))
+    with pytest.raises(ValueError, match=r"claim x: .*'adamv' is not known"):
+        examine(collect(study.config, study.paths), claims, diagnostics=tmp_path)
 
 
 def test_an_id_that_stands_twice_is_refused(tmp_path: Path) -> None:

@@ -152,14 +152,11 @@ def test_growth_of_the_multiplicative_step_is_a_slope(study: FakeStudy) -> None:
     ("file", "content"),
     [
         ("matrix-fitting/results.json", "{"),
-        ("matrix-fitting/results.json", '{"choices": []}'),  # its sweeps.csv is not there
+        ("matrix-fitting/results.json", '{"choices": [{}]}'),
         ("matrix-fitting/results.json", "[]"),
         ("capabilities/capabilities.csv", ""),
         ("capabilities/capabilities.csv", "format,optimizer\nbf16,adamw\n"),
-        (
-            "survival-grid/survival.csv",
-            "format,optimizer,part,magnitude,mean_step\nbf16,m-plus-adam,multiplicative,1,0\n",
-        ),
+        ("survival-grid/survival.csv", "format,optimizer\nbf16,m-plus-adam\n"),
     ],
 )
 def test_a_diagnostic_that_is_not_whole_is_named_with_what_to_do(study: FakeStudy, file: str, content: str) -> None:
@@ -178,3 +175,11 @@ def test_widths_of_rates_are_shown_and_never_decided_from_one_seed(study: FakeSt
         "the region of m-plus-adam reaches the end of the trials",
         "the region of adamw reaches the end of the trials",
     )
+
+
+def test_a_step_that_nothing_survived_has_no_slope(study: FakeStudy) -> None:
+    folder = study.paths.output / "diagnostics" / "survival-grid"
+    folder.mkdir(parents=True)
+    header = "format,optimizer,part,magnitude,mean_step\n"
+    (folder / "survival.csv").write_text(header + "bf16,m-plus-adam,multiplicative,1,0\n")
+    assert judged(study, "a").verdict == "not run"

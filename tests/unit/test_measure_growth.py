@@ -43,6 +43,13 @@ def test_sizes_that_make_no_curve_are_refused(sizes: tuple[int, ...]) -> None:
         curve(lambda n: 1.0, sizes)
 
 
+@pytest.mark.parametrize("content", ["", "[]", '{"curves": [{"name": "x"}]}', '{"rows": []}'])
+def test_another_file_is_no_growth(tmp_path: Path, content: str) -> None:
+    (tmp_path / "x.json").write_text(content)
+    with pytest.raises(ValueError, match=r"x\.json: not a growth\.json"):
+        read_curves(tmp_path / "x.json")
+
+
 def test_a_report_keeps_every_sample_and_can_be_drawn_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     curves = [curve(lambda n: 2.0 + 0.003 * n, name="aggregate"), curve(lambda n: 1.0 + 0.001 * n, name="site")]
     curves.append(Curve("a step", "parameters", (Point(10**6, (0.1, 0.2)), Point(10**7, (1.0, 2.0))), per=10**6))

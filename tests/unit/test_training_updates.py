@@ -192,6 +192,25 @@ def test_the_norm_of_each_gradient_is_torchs_whatever_came_before():
     for gradient, expected in zip(gradients, each, strict=True):
         assert torch.equal(global_norm([gradient]), expected)
     assert torch.equal(global_norm(gradients), torch.linalg.vector_norm(torch.stack(each)))
+    turned = gradients[1].t()  # summed in the order of its memory, as torch does
+    assert torch.equal(global_norm([turned]), torch.linalg.vector_norm(turned, dtype=torch.float32))
+
+
+def test_the_norm_depends_on_no_default_and_leaves_nothing_behind():
+    gradient = torch.randn(70_000, generator=torch.Generator().manual_seed(1)).bfloat16()  # longer than those before
+    expected = torch.linalg.vector_norm(gradient, dtype=torch.float32)
+    with torch.inference_mode():
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            with torch.device("meta"):
+                first = global_norm([gradient.repeat(3)])
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert (first.dtype, first.device.type) == (torch.float32, "cpu")
+    assert torch.equal(global_norm([gradient]), expected)
+    followed = gradient.clone().requires_grad_()
+    assert global_norm([followed]).requires_grad
+    assert not global_norm([gradient]).requires_grad
 
 
 def test_the_norm_of_bf16_gradients_is_taken_in_float32():

@@ -95,9 +95,14 @@ def report(curves: Sequence[Curve], about: Mapping[str, Any], *, out: Path) -> l
 
 
 def read_curves(file: Path) -> list[Curve]:
-    """The curves of a `growth.json`."""
-    kept = json.loads(file.read_text(encoding="utf-8"))["curves"]
-    return [Curve(**{**c, "points": tuple(Point(p["size"], tuple(p["samples"])) for p in c["points"])}) for c in kept]
+    """The curves of a `growth.json`. Raises ValueError if it is another file."""
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))["curves"]
+        return [
+            Curve(**{**c, "points": tuple(Point(p["size"], tuple(p["samples"])) for p in c["points"])}) for c in kept
+        ]
+    except (ValueError, LookupError, TypeError) as error:
+        raise ValueError(f"{file}: not a growth.json ({type(error).__name__}: {error})") from None
 
 
 def draw(curves: Sequence[Curve], file: Path) -> None:

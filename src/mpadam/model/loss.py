@@ -92,6 +92,4 @@ class _HeadLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor, _grad_total: Tensor) -> tuple[Tensor, Tensor, None, None]:
         grad_hidden, grad_weight = ctx.saved_tensors
-        if grad_loss.device.type == "cpu" and grad_loss == 1:  # of a loss that nothing was added to
-            return grad_hidden, grad_weight, None, None
         return grad_hidden * grad_loss, grad_weight * grad_loss, None, None

@@ -59,8 +59,8 @@ def computed_once(x: Tensor) -> Tensor:
     """`x`, on a CPU in memory of its own, where a compiled kernel then writes it once and reads it afterwards.
 
     A kernel would otherwise compute a block's scale anew for every few elements, the weight for every pass over it, and
-    would cut its vectors to the length of a block, which takes several times as long. A GPU's kernels hold a block
-    whole. as_strided is what makes torch.compile write it (see `from_blocks`).
+    would cut its vectors to the length of a block, which takes several times as long. A GPU's kernels are expected to
+    hold a block whole (untried). as_strided is what makes torch.compile write it (see `from_blocks`).
     """
     if x.device.type != "cpu":
         return x

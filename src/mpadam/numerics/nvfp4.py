@@ -178,7 +178,8 @@ def _packed_shape(shape: torch.Size) -> torch.Size:
 
 def _unpack(packed: Tensor) -> Tensor:
     """Blocks of 4-bit codes (..., 16) from bytes."""
-    blocks = to_blocks(packed.clone(), (1, _BLOCK[1] // 2))  # a clone begins at an address that suits any dtype
+    # A copy with no strides or offset of its own: whatever the codes are a part of, eight of them can be one integer.
+    blocks = to_blocks(packed.clone(memory_format=torch.contiguous_format), (1, _BLOCK[1] // 2))
     eight = blocks.view(torch.int32).to(torch.int64) & 0xFFFFFFFF
     for shift, mask in _SPREAD:
         eight = (eight | eight << shift) & mask

@@ -45,31 +45,37 @@ def _buckets(gradients: list[Tensor]) -> Iterator[list[Tensor]]:
 
 def global_norm(gradients: list[Tensor]) -> Tensor:
     """Euclidean norm over all gradients, a float32 scalar; not finite if and only if some gradient is not, or huge."""
-    if gradients[0].device.type == "cpu":
-        norms = [torch.linalg.vector_norm(_wide(gradient)) for gradient in gradients]
+    if all(_is_plain(gradient) for gradient in gradients):
+        norms = [torch.linalg.vector_norm(_SCRATCH.wide(gradient)) for gradient in gradients]
     else:
         norms = list(torch._foreach_norm(gradients, 2, dtype=torch.float32))
     return torch.linalg.vector_norm(torch.stack(norms))
 
 
+def _is_plain(x: Tensor) -> bool:
+    """Of a CPU, and such that a copy in memory that is used again gives the bits, and hides nothing from autograd."""
+    known = x.device.type == "cpu" and x.dtype in (torch.bfloat16, torch.float16, torch.float32)
+    return known and type(x) is Tensor and x.is_contiguous() and not x.requires_grad
+
+
 class _Scratch:
-    """float32 numbers that are kept: on a CPU, new memory for a copy takes several times as long as the norm of it."""
+    """float32 numbers that are kept: torch's own norm of bf16 numbers in float32 copies them, and on a CPU new memory
+    for each copy takes several times as long as the norm."""
 
     def __init__(self) -> None:
-        self._numbers = torch.empty(0)
+        self._numbers: Tensor | None = None
 
-    def like(self, x: Tensor) -> Tensor:
-        if x.numel() > self._numbers.numel():
-            self._numbers = torch.empty(x.numel())
-        return self._numbers[: x.numel()].view(x.shape)
+    def wide(self, x: Tensor) -> Tensor:
+        """Plain `x` in float32, good until the next call."""
+        if x.dtype == torch.float32:
+            return x
+        if self._numbers is None or x.numel() > self._numbers.numel():
+            with torch.inference_mode(False):
+                self._numbers = torch.empty(x.numel(), dtype=torch.float32, device="cpu")
+        return self._numbers[: x.numel()].view(x.shape).copy_(x)
 
 
 _SCRATCH = _Scratch()
-
-
-def _wide(x: Tensor) -> Tensor:
-    """`x` in float32, good until the next call. torch's own norm of bf16 numbers in float32 copies them, anew each."""
-    return x if x.dtype == torch.float32 else _SCRATCH.like(x).copy_(x)
 
 
 def clip_(gradients: list[Tensor], *, norm: Tensor, limit: float | None) -> None:

@@ -47,7 +47,8 @@ def examine(collected: Collected, claims: Claims, *, diagnostics: Path, pooled: 
 
 
 def check_optimizers(claims: Claims, entries: Collection[str]) -> None:
-    """Raise ValueError for a name that is neither an entry nor an optimizer: it would read "not run" for ever."""
+    """Raise ValueError for a name that is neither an entry of the study nor, up to an @, an optimizer's: it would read
+    "not run" whatever is run. What stands after the @ is any study's to choose."""
     for claim in claims.claims:
         if isinstance(claim.metric, Perplexity | Trend | Probe | Rates):
             for name in optimizers_of(claim.metric):

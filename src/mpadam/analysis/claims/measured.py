@@ -40,7 +40,7 @@ def _written_by_diagnose(folder: Path) -> Iterator[None]:
     """What goes wrong in here becomes a ValueError that names the folder and what to do."""
     try:
         yield
-    except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{folder}: not what `mpadam diagnose` writes ({type(error).__name__}: {error}): delete it and let the "
             "workflow, or `mpadam diagnose`, make it again"
@@ -141,6 +141,9 @@ def _slopes(frame: pd.DataFrame) -> Iterator[Sample]:
     frame = frame[(frame["optimizer"] == "m-plus-adam") & (frame["part"] == "multiplicative")]
     for fmt, rows in frame[frame["magnitude"] >= _UNCLIPPED].groupby("format", sort=False):
         moved = rows[rows["mean_step"] > 0]
+        if len(moved) < 2:
+            yield absent("M+Adam's multiplicative step", f"{fmt}, |w| above 0.01")
+            continue
         slope = float(np.polyfit(np.log(moved["magnitude"]), np.log(moved["mean_step"]), 1)[0])
         yield Sample("M+Adam's multiplicative step", f"{fmt}, |w| above 0.01", {0: slope}, (0,), exact=True)
 
