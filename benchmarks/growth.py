@@ -18,22 +18,24 @@ import argparse
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
-from startup import count, cpu_seconds, output_of
 
+from mpadam.arguments import count
 from mpadam.measure.growth import Curve, Point, draw, read_curves, report
 from mpadam.measure.paper_set import PaperSet
+from mpadam.measure.processes import run
 from mpadam.measure.report import circumstances
 from mpadam.measure.step_time import time_subjects
+from mpadam.measure.subjects import TORCH_FUSED, Subject
 from mpadam.model.sizes import PAPER_SIZES
 
 ROOT = Path(__file__).parents[1]
 STEPS = (("adamw", "bf16"), ("m-plus-adam", "bf16"), ("m-plus-adam", "fp8"), ("m-plus-adam", "nvfp4s"))
-FUSED = "torch AdamW, fused"
 SETS = (("60m", 1, 4000), ("60m", 4, 8000), ("60m", 8, 32000), ("130m", 12, 32000), ("350m", 24, 32000))
 COMMANDS = ("aggregate", "claims", "site")
 SEEDS = (1, 4, 16, 64)  # of the made-up study: 16 runs each
@@ -82,17 +84,18 @@ def steps(args: argparse.Namespace) -> Iterator[Curve]:
     for name, layers, vocabulary in SETS[: args.points]:
         weights = PaperSet(replace(PAPER_SIZES[name], layers=layers), vocabulary)
         # One after the other: each has weights, gradients and states of its own, and the largest would not all fit.
-        for label, masters in ((FUSED, "bf16"), *STEPS):
-            subject = (
-                weights.rival(FUSED, lambda params: torch.optim.AdamW(params, fused=True))
-                if label == FUSED
-                else weights.ours(label, masters, compile=True)
-            )
-            [timing] = time_subjects([subject], warmup=2, rounds=3 * args.rounds, steps=1, device="cpu")
-            curve = label if label == FUSED else f"{label}, {masters}"
+        for curve, build in _steps(weights).items():
+            [timing] = time_subjects([build()], warmup=2, rounds=3 * args.rounds, steps=1, device="cpu")
             found.setdefault(curve, []).append(Point(weights.count(), timing.samples))
     for curve, points in found.items():
         yield Curve(curve, "parameters", tuple(points), per=10**6)
+
+
+def _steps(weights: PaperSet) -> dict[str, Callable[[], Subject]]:
+    """Name of a curve -> what builds its optimizer."""
+    fused = partial(weights.rival, TORCH_FUSED, partial(torch.optim.AdamW, fused=True))
+    ours = {f"{name}, {masters}": partial(weights.ours, name, masters, compile=True) for name, masters in STEPS}
+    return {TORCH_FUSED: fused, **ours}
 
 
 def commands(args: argparse.Namespace) -> Iterator[Curve]:
@@ -108,7 +111,7 @@ def commands(args: argparse.Namespace) -> Iterator[Curve]:
             for command in COMMANDS:
                 call = [sys.executable, "-m", "mpadam", command, "--config", str(study.config_file)]
                 call += ["--results", str(study.paths.results)]
-                samples = tuple(cpu_seconds(call) for _ in range(args.rounds))
+                samples = tuple(run(call).cpu_seconds for _ in range(args.rounds))
                 found[command].append(Point(runs, samples))
     for command, points in found.items():
         yield Curve(f"mpadam {command}", "runs", tuple(points))
@@ -119,9 +122,9 @@ def dry_runs(args: argparse.Namespace) -> Iterator[Curve]:
     points = []
     for words in DRY_RUNS[: args.points]:
         call = [sys.executable, "-m", "snakemake", "-n", *words]
-        told = output_of(call, cwd=ROOT)
-        [jobs] = set(re.findall(r"^total\s+(\d+)$", told, flags=re.MULTILINE))
-        points.append(Point(int(jobs), tuple(cpu_seconds(call, cwd=ROOT) for _ in range(args.rounds))))
+        seconds, told = zip(*(run(call, cwd=ROOT) for _ in range(args.rounds)), strict=True)
+        [jobs] = set(re.findall(r"^total\s+(\d+)$", told[0], flags=re.MULTILINE))
+        points.append(Point(int(jobs), seconds))
     yield Curve("snakemake -n", "jobs", tuple(points))
 
 

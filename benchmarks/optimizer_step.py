@@ -30,14 +30,13 @@ import torch
 from mpadam.measure.paper_set import PaperSet, foreach_m_plus_adam, moved_bytes
 from mpadam.measure.report import Line, report
 from mpadam.measure.step_time import time_subjects
-from mpadam.measure.subjects import Subject
+from mpadam.measure.subjects import TORCH_FUSED, Subject
 from mpadam.model.sizes import PAPER_SIZES
 
 COMPILED = (
     *(("m-plus-adam", masters) for masters in ("bf16", "fp32", "fp8", "nvfp4s", "nvfp4")),
     *(("adamw", "bf16"), ("adamw-sr", "bf16"), ("adamw-kahan", "bf16"), ("m-plus-adam-sr", "bf16")),
 )
-REFERENCE = "torch AdamW, fused"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -54,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     lines = [Line(t.name, t.masters, t.samples, moved_bytes(t.name, t.masters, weights)) for t in timings]
     about = {"parameters": weights.count(), "size": args.size, "layers": size.layers, "vocabulary": args.vocabulary,
              "rounds": args.rounds, "clock": "thread" if args.cpu_time else "wall"}  # fmt: skip
-    report("optimizer_step", lines, about, reference=(REFERENCE, "bf16"), device=args.device, bandwidth=bandwidth,
+    report("optimizer_step", lines, about, reference=(TORCH_FUSED, "bf16"), device=args.device, bandwidth=bandwidth,
            out=args.out)  # fmt: skip
     return 0
 
@@ -105,7 +104,7 @@ def _optimi(params: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
 
 
 OTHERS: dict[str, Callable[[list[torch.nn.Parameter]], Any]] = {
-    REFERENCE: lambda params: torch.optim.AdamW(params, fused=True),
+    TORCH_FUSED: lambda params: torch.optim.AdamW(params, fused=True),
     "torch AdamW, foreach": lambda params: torch.optim.AdamW(params, foreach=True),
     "M+Adam, foreach": foreach_m_plus_adam,
     "torchao AdamW, SR": _torchao,

@@ -13,14 +13,12 @@ a training job imports before it reads its run; the last line is what that adds 
 from __future__ import annotations
 
 import argparse
-import os
-import resource
-import shlex
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from mpadam.arguments import count
+from mpadam.measure.processes import run
 from mpadam.measure.report import Line, report
 
 IMPORTS = "import torch; from transformers.models.llama.modeling_llama import LlamaForCausalLM"
@@ -48,11 +46,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks"))
     args = parser.parse_args(argv)
     for command in PROCESSES.values():
-        cpu_seconds(command)  # writes bytecode, fills the file cache
+        run(command)  # writes bytecode, fills the file cache
     samples: dict[str, list[float]] = {name: [] for name in PROCESSES}
     for _ in range(args.rounds):
         for name, command in PROCESSES.items():
-            samples[name].append(cpu_seconds(command))
+            samples[name].append(run(command).cpu_seconds)
         for masters in STEPPED if args.compile else ():
             for name, seconds in first_steps(masters).items():
                 samples.setdefault(name, []).append(seconds)
@@ -70,37 +68,11 @@ def first_steps(masters: str) -> dict[str, float]:
     """
     command = [sys.executable, "-c", FIRST_STEP % masters]
     with tempfile.TemporaryDirectory(prefix="mpadam-startup-") as cache:
+        settings = {"TORCHINDUCTOR_CACHE_DIR": cache, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         return {
-            f"first step, {masters}, {how}": cpu_seconds(
-                command, TORCHINDUCTOR_CACHE_DIR=cache, TORCHINDUCTOR_COMPILE_THREADS="1"
-            )
+            f"first step, {masters}, {how}": run(command, **settings).cpu_seconds
             for how in ("nothing compiled", "compiled before")
         }
-
-
-def cpu_seconds(command: list[str], cwd: Path | None = None, **environment: str) -> float:
-    """User and system time of a process that ends well, and of those it started."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    output_of(command, cwd, **environment)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-
-
-def output_of(command: list[str], cwd: Path | None = None, **environment: str) -> str:
-    """What a process with one thread writes. Ends this one, with what it said last, where it does not end well."""
-    settings = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, cwd=cwd, env=settings)
-    if ended.returncode:
-        sys.exit(f"{shlex.join(command)} ended with {ended.returncode}:\n{ended.stdout[-500:]}\n{ended.stderr[-2000:]}")
-    return ended.stdout
-
-
-def count(word: str) -> int:
-    """A whole number from 1, as an argument."""
-    number = int(word)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{word}: give a whole number from 1")
-    return number
 
 
 if __name__ == "__main__":

@@ -25,6 +25,14 @@ def exit_code(collected: Collected, command: str) -> int:
     return EXIT_REFUSED if collected.refusals else 0
 
 
+def count(word: str) -> int:
+    """A whole number from 1, as an argument."""
+    number = int(word)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{word}: give a whole number from 1")
+    return number
+
+
 def add_study(parser: argparse.ArgumentParser) -> None:
     """--config, --results, --view: a study and the part of its folder that a command writes."""
     parser.add_argument(

@@ -105,8 +105,8 @@ def test_growth_of_commands_and_dry_runs_is_measured(tmp_path: Path) -> None:
 
 
 def test_a_process_that_fails_is_shown_with_what_it_said() -> None:
-    code = "from startup import cpu_seconds; cpu_seconds(['sh', '-c', 'echo no such thing >&2; exit 7'])"
-    ended = subprocess.run([sys.executable, "-c", code], cwd=BENCHMARKS, capture_output=True, text=True, check=False)
+    code = "from mpadam.measure.processes import run; run(['sh', '-c', 'echo no such thing >&2; exit 7'])"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert "ended with 7:" in ended.stderr
     assert "no such thing" in ended.stderr

@@ -10,7 +10,6 @@ sizes, says whether it stays a line: above 1 it does not.
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -20,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from mpadam.atomic import write_json
-from mpadam.measure.report import quartiles
+from mpadam.measure.report import publish, quartiles
 
 PANEL = 3.6  # inches
+HEADER = ("", "by", "sizes", "seconds", "fixed, s", "further, s", "each", "slope at the end")
 
 
 @dataclass(frozen=True)
@@ -78,18 +77,10 @@ class Curve:
 def report(curves: Sequence[Curve], about: Mapping[str, Any], *, out: Path) -> list[dict[str, Any]]:
     """Print a table, write it as CSV, every sample as JSON, and a plot; returns the table's rows."""
     rows = [_row(curve) for curve in curves]
-    print("growth: " + ", ".join(f"{key} {value}" for key, value in about.items()))
-    print("| | by | sizes | seconds | fixed, s | further, s | each | slope at the end |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    for row in rows:
-        print("| " + " | ".join(_text(value) for value in row.values()) + " |")
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / "growth.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
     samples = [{**vars(curve), "points": [vars(point) for point in curve.points]} for curve in curves]
-    write_json(out / "growth.json", {"about": dict(about), "rows": rows, "curves": samples})
+    publish(
+        "growth", about, (HEADER, *(tuple(map(_text, row.values())) for row in rows)), rows, out=out, curves=samples
+    )
     draw(curves, out / "growth.png")
     return rows
 

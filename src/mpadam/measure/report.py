@@ -59,16 +59,31 @@ def report(
     told = {**about, **circumstances(device)}
     base = next((line for line in lines if (line.name, line.variant) == reference), None)
     rows = [_row(line, base, scale, bandwidth) for line in lines]
-    print(f"{benchmark}: " + ", ".join(f"{key} {value}" for key, value in told.items()))
-    _print_table(rows, unit)
+    samples = [{"name": line.name, "variant": line.variant, "samples": line.samples} for line in lines]
+    publish(benchmark, told, (_header(unit), *map(_cells, rows)), rows, out=out, unit=unit, samples=samples)
+    return rows
+
+
+def publish(
+    benchmark: str,
+    about: Mapping[str, Any],
+    table: Sequence[Sequence[str]],
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    out: Path,
+    **kept: Any,
+) -> None:
+    """Print what a measurement is about and its table, whose first line is the header, as Markdown; write the rows as
+    CSV, and all of it with what else is kept as JSON, into the folder `out`."""
+    print(f"{benchmark}: " + ", ".join(f"{key} {value}" for key, value in about.items()))
+    header, *lines = table
+    print("\n".join("| " + " | ".join(cells) + " |" for cells in (header, ("---",) * len(header), *lines)))
     out.mkdir(parents=True, exist_ok=True)
     with (out / f"{benchmark}.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    samples = [{"name": line.name, "variant": line.variant, "samples": line.samples} for line in lines]
-    write_json(out / f"{benchmark}.json", {"about": told, "unit": unit, "rows": rows, "samples": samples})
-    return rows
+    write_json(out / f"{benchmark}.json", {"about": dict(about), "rows": rows, **kept})
 
 
 def circumstances(device: str) -> dict[str, Any]:
@@ -112,16 +127,15 @@ def _row(line: Line, base: Line | None, scale: float, bandwidth: float | None) -
     return row
 
 
-def _print_table(rows: Sequence[Mapping[str, Any]], unit: str) -> None:
-    header = ("", "", f"median, {unit}", "quartiles", "smallest", "ratio", "quartiles", "GB/s", "of copy")
-    table = [header]
-    for row in rows:
-        ratio = ("", "")
-        if "ratio" in row:
-            ratio = (f"{row['ratio']:.2f}", f"{row['ratio_lower_quartile']:.2f}–{row['ratio_upper_quartile']:.2f}")
-        moved, share = row["gigabytes_per_s"], row.get("share_of_copy")
-        spread = f"{row['lower_quartile']:.4g}–{row['upper_quartile']:.4g}"
-        reached = ("" if moved is None else f"{moved:.1f}", "" if share is None else f"{share:.0%}")
-        first = (row["name"], row["variant"], f"{row['median']:.4g}", spread, f"{row['smallest']:.4g}")
-        table.append((*first, *ratio, *reached))
-    print("\n".join("| " + " | ".join(cells) + " |" for cells in (header, ("---",) * len(header), *table[1:])))
+def _header(unit: str) -> tuple[str, ...]:
+    return ("", "", f"median, {unit}", "quartiles", "smallest", "ratio", "quartiles", "GB/s", "of copy")
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    ratio = ("", "")
+    if "ratio" in row:
+        ratio = (f"{row['ratio']:.2f}", f"{row['ratio_lower_quartile']:.2f}–{row['ratio_upper_quartile']:.2f}")
+    moved, share = row["gigabytes_per_s"], row.get("share_of_copy")
+    spread = f"{row['lower_quartile']:.4g}–{row['upper_quartile']:.4g}"
+    reached = ("" if moved is None else f"{moved:.1f}", "" if share is None else f"{share:.0%}")
+    return (row["name"], row["variant"], f"{row['median']:.4g}", spread, f"{row['smallest']:.4g}", *ratio, *reached)

@@ -161,13 +161,13 @@ def _block_scale(encoded: Encoded) -> Tensor:
 
 # Eight codes at a time as one integer, the first in its lowest bits (little-endian, as the machines that torch is built
 # for): bytes that are picked one by one keep a compiled kernel from vectors.
-_SPREAD = ((16, 0x0000FFFF0000FFFF), (8, 0x00FF00FF00FF00FF), (4, 0x0F0F0F0F0F0F0F0F))
+_EACH_4, _EACH_8, _EACH_16, _LOW_32 = 0x0F0F0F0F0F0F0F0F, 0x00FF00FF00FF00FF, 0x0000FFFF0000FFFF, 0xFFFFFFFF
 
 
 def _pack(codes: Tensor, shape: torch.Size) -> Tensor:
     """Blocks of 4-bit codes (..., 16) as bytes, shape (..., ceil(n / 2))."""
     eight = codes.view(torch.int64)
-    for shift, mask in ((0, _SPREAD[2][1]), (4, _SPREAD[1][1]), (8, _SPREAD[0][1]), (16, 0xFFFFFFFF)):
+    for shift, mask in ((4, _EACH_8), (8, _EACH_16), (16, _LOW_32)):
         eight = (eight | eight >> shift) & mask
     return from_blocks(eight.to(torch.int32).view(torch.uint8), _packed_shape(shape))
 
@@ -180,7 +180,7 @@ def _unpack(packed: Tensor) -> Tensor:
     """Blocks of 4-bit codes (..., 16) from bytes."""
     # A copy with no strides or offset of its own: whatever the codes are a part of, eight of them can be one integer.
     blocks = to_blocks(packed.clone(memory_format=torch.contiguous_format), (1, _BLOCK[1] // 2))
-    eight = blocks.view(torch.int32).to(torch.int64) & 0xFFFFFFFF
-    for shift, mask in _SPREAD:
+    eight = blocks.view(torch.int32).to(torch.int64) & _LOW_32
+    for shift, mask in ((16, _EACH_16), (8, _EACH_8), (4, _EACH_4)):
         eight = (eight | eight << shift) & mask
     return eight.view(torch.uint8)

@@ -86,13 +86,15 @@ def clip_(gradients: list[Tensor], *, norm: Tensor, limit: float | None) -> None
     if limit is None:
         return
     factor = (limit / norm.double()).clamp(max=1.0).float()
-    # On a CPU a bf16 product with a 0-d float32 is one in float32; a GPU would round the factor to bf16 first.
-    direct = [g for g in gradients if g.dtype == torch.float32 or g.device.type == "cpu"]
+    direct = []
+    for gradient in gradients:
+        # On a CPU a bf16 product with a 0-d float32 is one in float32; a GPU would round the factor to bf16 first.
+        if gradient.dtype == torch.float32 or gradient.device.type == "cpu":
+            direct.append(gradient)
+        else:
+            gradient.copy_(gradient.float().mul_(factor))
     if direct:
         torch._foreach_mul_(direct, factor)
-    for gradient in gradients:
-        if gradient.dtype != torch.float32 and gradient.device.type != "cpu":
-            gradient.copy_(gradient.float().mul_(factor))
 
 
 def settle_(gradients: list[Tensor], *, norm: Tensor, limit: float | None, dtype: str) -> None:

@@ -136,15 +136,18 @@ class Rates(Section):
     tolerance: Annotated[float, Field(gt=0)]
 
 
-def optimizers_of(metric: Perplexity | Trend | Probe | Rates) -> list[str]:
-    """The optimizers' entries that a metric compares, each once."""
+Metric = Annotated[Perplexity | Trend | Probe | Fit | Exact | Rates, Field(discriminator="kind")]
+
+
+def optimizers_of(metric: Metric) -> list[str]:
+    """The optimizers' entries that a metric compares, each once; none where it is of no runs."""
     if isinstance(metric, Trend | Rates):
         return [metric.better, metric.than]
-    terms = [term for contrast in metric.contrasts for term in (*contrast.terms, *contrast.premise)]
+    contrasts = metric.contrasts if isinstance(metric, Perplexity | Probe) else ()
+    terms = [term for contrast in contrasts for term in (*contrast.terms, *contrast.premise)]
     return list(dict.fromkeys(term.optimizer for term in terms))
 
 
-Metric = Annotated[Perplexity | Trend | Probe | Fit | Exact | Rates, Field(discriminator="kind")]
 UNITS = {
     "perplexity": "ln perplexity",
     "trend": "ln perplexity a step of precision",

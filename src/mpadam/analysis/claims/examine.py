@@ -49,17 +49,15 @@ def examine(collected: Collected, claims: Claims, *, diagnostics: Path, pooled: 
 def check_optimizers(claims: Claims, entries: Collection[str]) -> None:
     """Raise ValueError for a name that is neither an entry of the study nor, up to an @, an optimizer's: it would read
     "not run" whatever is run. What stands after the @ is any study's to choose."""
-    for claim in claims.claims:
-        if isinstance(claim.metric, Perplexity | Trend | Probe | Rates):
-            for name in optimizers_of(claim.metric):
-                if name not in entries:
-                    try:
-                        parse_optimizer_name(name.partition("@")[0])
-                    except ValueError as error:
-                        known = ", ".join(entries)
-                        raise ValueError(
-                            f"claim {claim.id}: {error}. Nor is it an entry of the study: {known}"
-                        ) from None
+    named = ((claim.id, name) for claim in claims.claims for name in optimizers_of(claim.metric))
+    for claim_id, name in named:
+        if name in entries:
+            continue
+        try:
+            parse_optimizer_name(name.partition("@")[0])
+        except ValueError as error:
+            known = ", ".join(entries)
+            raise ValueError(f"claim {claim_id}: {error}. Nor is it an entry of the study: {known}") from None
 
 
 @dataclass(frozen=True)
