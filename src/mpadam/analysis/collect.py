@@ -199,12 +199,17 @@ def _check_current(
     if tuning.status in ("missing", "refused"):
         raise RefusedError(f"summary.json: the rates it was given are unknown: {tuning.problem}")
     recorded = (summary.get("spec") or {}).get("training", {})
+    auto = Auto(
+        compile=recorded.get("compile", False),
+        fp8_backend=recorded.get("fp8_backend"),
+        bf16_products=recorded.get("bf16_products"),
+    )
     expected = resolve(
         run_request(config, key),
         manifest=manifest,
         selected=dict(tuning.selected),
         data="",
-        auto=Auto(compile=recorded.get("compile", False), fp8_backend=recorded.get("fp8_backend")),
+        auto=auto,
     )
     if summary["hash"] != expected.spec.hash:
         raise RefusedError(

@@ -31,11 +31,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _machine_lines(machine: Machine) -> list[str]:
-    bf16 = "with" if machine.cpu_bf16 else "without"
+    bf16 = "native" if machine.cpu_bf16 else "float32, since the CPU has no instructions for products of bf16 matrices"
     rows = [
         ("python", f"{machine.python}, {machine.platform}"),
         ("torch", f"{machine.torch}, CUDA {machine.cuda or 'not built in'}"),
-        ("cpu", f"{machine.cpu}, {machine.cpu_threads} threads, {bf16} bf16 instructions"),
+        ("cpu", f"{machine.cpu}, {machine.cpu_threads} threads"),
+        ("bf16 products", bf16),
         *(("gpu", _gpu(vars(gpu))) for gpu in machine.gpus),
         *([] if machine.gpus else [("gpu", "none")]),
         *((name.replace("_", "-"), version or "not installed") for name, version in machine.packages.items()),

@@ -27,6 +27,7 @@ from mpadam.model.fp8.backend import check_backend, resolve_backend
 from mpadam.model.fp8.transformer_engine import import_problem
 from mpadam.numerics import get_format
 from mpadam.optim.names import MASTERS
+from mpadam.study.spec import native_bf16_products
 
 PACKAGES = MappingProxyType(
     {
@@ -77,7 +78,8 @@ class Machine:
 
 @dataclass(frozen=True)
 class Support:
-    """How a regime runs: products `native`, `emulated` or `not at all`, masters `native` or `storage only`.
+    """How a regime runs: products `native`, `through float32`, `emulated` or `not at all`, masters `native` or
+    `storage only`.
 
     bytes_per_parameter: of the stored weight of a projection, scales included.
     backend: that computes FP8 products, None where there are none.
@@ -106,7 +108,7 @@ def probe() -> Machine:
         cuda=torch.version.cuda,
         cpu=str(cpu.get("cpu_name", platform.processor() or "unknown")),
         cpu_threads=torch.get_num_threads(),
-        cpu_bf16=any(present and name.endswith("bf16") for name, present in cpu.items()),
+        cpu_bf16=native_bf16_products(),
         gpus=tuple(gpus),
         packages={name: _version(name, distribution) for name, distribution in PACKAGES.items()},
         tools={name: shutil.which(name) for name in TOOLS},
@@ -153,8 +155,9 @@ def _products(machine: Machine, compute: str, device: str) -> tuple[str, str | N
         installed = machine.packages["transformer_engine"] is not None
         backend = resolve_backend("auto", device=device, capability=machine.capability, transformer_engine=installed)
         return ("emulated" if backend == "emulated" else "native"), backend
-    native = machine.cpu_bf16 if device == "cpu" else (machine.capability or (0, 0)) >= BF16_CAPABILITY
-    return ("native" if native else "emulated"), None
+    if device == "cpu":
+        return ("native" if machine.cpu_bf16 else "through float32"), None
+    return ("native" if (machine.capability or (0, 0)) >= BF16_CAPABILITY else "emulated"), None
 
 
 # --- what a run asks for ---------------------------------------------------------------------------------------------

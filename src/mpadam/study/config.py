@@ -136,6 +136,11 @@ class TrainingConfig(Section):
     fp8_backend: Literal["auto", "transformer_engine", "native", "emulated"] = Field(
         "auto", description="engine of FP8 products; auto needs the run's GPU in sight when run.yaml is written"
     )
+    bf16_products: Literal["auto", "native", "float32"] = Field(
+        "auto",
+        description="products of bf16 matrices on a CPU: by its bf16 instructions, or through float32, rounded once; "
+        "auto is native where the processor has them",
+    )
     check_nonfinite_every: PositiveInt = Field(
         1, description="steps between looks at whether loss and gradients are finite"
     )
@@ -145,6 +150,15 @@ class TrainingConfig(Section):
     probe_every: PositiveInt | None = Field(
         None, description="steps between looks at which updates survive, at descent and at stale moments; null: never"
     )
+
+    @model_validator(mode="after")
+    def _products_of_a_cpu(self) -> TrainingConfig:
+        if self.device != "cpu" and self.bf16_products != "auto":
+            raise ValueError(
+                f"bf16_products {self.bf16_products!r} is a choice for CPUs, and device is {self.device}; write  "
+                "bf16_products: auto"
+            )
+        return self
 
 
 class EvaluationConfig(Section):

@@ -15,7 +15,7 @@ from importlib import util
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from mpadam.atomic import write_text
 from mpadam.model.fp8.backend import resolve_backend
@@ -28,6 +28,8 @@ from mpadam.study.section import Section
 NUMERICS_VERSION = 1
 
 Half = Literal["selection", "report"]
+Bf16Products = Literal["native", "float32"]
+_ADDED = {"bf16_products"}  # fields of `training` that run.yaml got after the first runs
 _DATA = {"sequences", "sequence_length", "epochs", "validation_tokens"}  # of `data`: not where the text comes from
 
 
@@ -100,6 +102,15 @@ class TrainingSpec(Section):
     compile: bool
     fp8_backend: Literal["transformer_engine", "native", "emulated"] | None
     check_nonfinite_every: int
+    bf16_products: Bf16Products | None = Field(
+        None, description="products of bf16 matrices on a CPU; null: torch's own, as on CUDA and before this field"
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_absent_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A field that an older run.yaml does not have enters neither the file nor the hash while it says nothing."""
+        fields: dict[str, Any] = handler(self)
+        return {key: value for key, value in fields.items() if key not in _ADDED or value is not None}
 
 
 class RunSpec(Section):
@@ -181,8 +192,13 @@ def _request(config: StudyConfig, labels: Labels, *, half: Half, fraction: float
 
 
 def _training(config: StudyConfig, entry: str) -> dict[str, Any]:
-    """The section `training`; an optimizer entry may have a warm-up of its own, for both rates."""
+    """The section `training`; an optimizer entry may have a warm-up of its own, for both rates.
+
+    `bf16_products: auto` is left out, as it was before the field existed: finished runs are not asked for again.
+    """
     training, warmup = config.training.model_dump(mode="json"), config.optimizers[entry].warmup
+    if training["bf16_products"] == "auto":
+        del training["bf16_products"]
     for schedule in ("schedule", "schedule_mult"):
         if warmup is not None and training[schedule] is not None:
             training[schedule]["warmup"] = warmup
@@ -197,10 +213,12 @@ class Auto:
     """What "auto" means where the run is to compute.
 
     compile: whether a compiler is there. fp8_backend: of FP8 products, None if the study has none.
+    bf16_products: on the CPU, None on CUDA and where the configuration names them.
     """
 
     compile: bool
     fp8_backend: str | None = None
+    bf16_products: Bf16Products | None = None
 
 
 def auto_here(request: dict[str, Any]) -> Auto:
@@ -209,11 +227,14 @@ def auto_here(request: dict[str, Any]) -> Auto:
     Raises ValueError where it cannot be decided here: an FP8 backend for CUDA, and no GPU in sight.
     """
     training, backend = request["training"], None
+    products: Bf16Products | None = None
     if request["regime"]["compute"] == "fp8" and training["fp8_backend"] == "auto":
         engine = util.find_spec("transformer_engine") is not None
         capability = gpu_capability() if training["device"] == "cuda" else None
         backend = resolve_backend("auto", device=training["device"], capability=capability, transformer_engine=engine)
-    return Auto(compile=compiler_available(), fp8_backend=backend)
+    if training["device"] == "cpu" and training.get("bf16_products", "auto") == "auto":
+        products = "native" if native_bf16_products() else "float32"
+    return Auto(compile=compiler_available(), fp8_backend=backend, bf16_products=products)
 
 
 def gpu_capability() -> tuple[int, int] | None:
@@ -221,6 +242,13 @@ def gpu_capability() -> tuple[int, int] | None:
     import torch
 
     return torch.cuda.get_device_capability() if torch.cuda.is_available() else None
+
+
+def native_bf16_products() -> bool:
+    """Whether this machine's CPU has instructions for products of bf16 matrices: what torch itself asks."""
+    import torch
+
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def resolve(
@@ -289,6 +317,7 @@ def _training_spec(
         evaluation_batch_size=request["evaluation"]["batch_size"],
         compile=auto.compile if training["compile"] == "auto" else training["compile"],
         fp8_backend=_fp8_backend(training, regime, auto),
+        bf16_products=training.get("bf16_products", auto.bf16_products),
         check_nonfinite_every=training["check_nonfinite_every"],
         **{field: training[field] for field in as_they_are},
     )

@@ -18,6 +18,7 @@ import torch
 
 from mpadam.model.fp8.control import fp8_enabled
 from mpadam.model.loss import token_nll
+from mpadam.model.products import bf16_products
 from mpadam.probes.descent import number
 from mpadam.probes.survey import survey
 from mpadam.study.spec import RunFile
@@ -61,7 +62,7 @@ def loss_now(session: Session, step: int) -> float:
     (target_tokens,) = ranks.total(batch.target_tokens)
     input_ids, labels = to_tensors(batch, spec.device)
     total = torch.zeros((), dtype=torch.float64, device=spec.device)
-    with fp8_enabled(session.model, True):
+    with fp8_enabled(session.model, True), bf16_products(spec.bf16_products):
         for start in range(0, len(input_ids), spec.micro_batch_size):
             rows = slice(start, start + spec.micro_batch_size)
             total += token_nll(session.model, input_ids[rows], labels[rows]).sum(dtype=torch.float64)

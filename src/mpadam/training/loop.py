@@ -21,6 +21,7 @@ from torch import Tensor
 
 from mpadam.model.fp8.control import fp8_step
 from mpadam.model.loss import loss_sum
+from mpadam.model.products import bf16_products
 from mpadam.study.spec import TrainingSpec
 from mpadam.training import checkpoint as checkpoints
 from mpadam.training.evaluation import evaluate, to_tensors
@@ -184,7 +185,8 @@ def backward(session: Session, step: int) -> Gradients:
     scale = 1.0 / max(1, target_tokens)
     session.optimizer.zero_grad(set_to_none=True)
     total = torch.zeros((), dtype=torch.float64, device=device)
-    with fp8_step(session.model, count_flushed=is_logged(spec, step)) as flushed:
+    counted = is_logged(spec, step)
+    with fp8_step(session.model, count_flushed=counted) as flushed, bf16_products(spec.bf16_products):
         for start in range(0, len(input_ids), spec.micro_batch_size):
             rows = slice(start, start + spec.micro_batch_size)
             loss, nll = loss_sum(session.model, input_ids[rows], labels[rows], scale=scale)
@@ -232,7 +234,8 @@ def validate(session: Session, records: Records) -> str | None:
     """Evaluate the model and keep the result; returns what was not finite, or None."""
     spec, ranks = session.spec, session.ranks
     batches = session.validation.batches(spec.training.evaluation_batch_size, rank=ranks.rank, world_size=ranks.size)
-    result = evaluate(session.model, batches, fp8=spec.regime.fp8_eval, ranks=ranks)
+    with bf16_products(spec.training.bf16_products):
+        result = evaluate(session.model, batches, fp8=spec.regime.fp8_eval, ranks=ranks)
     if not math.isfinite(result.perplexity):
         return f"validation loss {result.loss}"
     entry = {

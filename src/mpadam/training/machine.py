@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mpadam.study.spec import NUMERICS_VERSION, RunSpec, compiler_available
+from mpadam.study.spec import NUMERICS_VERSION, RunSpec, compiler_available, native_bf16_products
 from mpadam.training.streams import stream_seed
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -47,6 +47,11 @@ def _check(spec: RunSpec) -> None:
         backend=spec.training.fp8_backend,
         device=spec.training.device,
     )
+    if spec.training.bf16_products == "native" and not native_bf16_products():
+        raise ValueError(
+            "training.bf16_products: run.yaml says native, but this processor has no instructions for products of bf16 "
+            "matrices; train it where it was started, or write run.yaml anew (mpadam spec), which then says float32"
+        )
     if spec.training.compile and spec.training.device == "cpu" and not compiler_available():
         raise ValueError(
             "training.compile: run.yaml says true, but this machine has no C++ compiler; install g++, or write  "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mpadam.model.products import bf16_products
 from mpadam.study.spec import read_run_file
 from mpadam.training.evaluation import Validation, evaluate
 from mpadam.training.export import completed_run
@@ -27,4 +28,5 @@ def evaluate_folder(path: Path, *, batch_size: int | None = None) -> Validation:
     model = compute_model(spec)
     load_model_state(model, state)
     batches = validation.batches(batch_size or spec.training.evaluation_batch_size)
-    return evaluate(model, batches, fp8=spec.regime.fp8_eval)
+    with bf16_products(spec.training.bf16_products):
+        return evaluate(model, batches, fp8=spec.regime.fp8_eval)

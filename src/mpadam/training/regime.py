@@ -45,7 +45,13 @@ def compute_model(spec: RunSpec, ranks: Ranks = ALONE) -> LlamaForCausalLM:
         return model
     assert spec.training.fp8_backend is not None
     recipe = Fp8Recipe(amax_history=spec.regime.amax_history, margin=spec.regime.margin)
-    return convert_to_fp8(model, backend=spec.training.fp8_backend, recipe=recipe, group=ranks.group)
+    return convert_to_fp8(
+        model,
+        backend=spec.training.fp8_backend,
+        recipe=recipe,
+        group=ranks.group,
+        products=spec.training.bf16_products,
+    )
 
 
 def model_state(model: LlamaForCausalLM) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from mpadam.model.fp8.linear import Cast
 from mpadam.model.fp8.products import PRODUCTS, magnitude
 from mpadam.model.fp8.recipe import OPERAND_FORMATS
 from mpadam.model.fp8.scaling import ScalingState
+from mpadam.model.products import bf16_products
+from mpadam.study.spec import Bf16Products
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,19 @@ class TorchFp8:
     """Scaling state and products of one model.
 
     group: ranks over which what is counted is summed; None: this process alone.
+    products: how `emulated` multiplies bf16 matrices; autograd leaves torch's function modes in a backward pass.
     enabled: FP8 or not. frozen: magnitudes are not recorded, so nothing that happens changes the state.
     """
 
-    def __init__(self, backend: str, state: ScalingState, group: dist.ProcessGroup | None = None) -> None:
-        self.backend, self.state, self.group = backend, state, group
-        self._cast_to, self.multiply = PRODUCTS[backend].cast, PRODUCTS[backend].multiply
+    def __init__(
+        self,
+        backend: str,
+        state: ScalingState,
+        group: dist.ProcessGroup | None = None,
+        products: Bf16Products | None = None,
+    ) -> None:
+        self.backend, self.state, self.group, self.products = backend, state, group, products
+        self._cast_to, self._multiply = PRODUCTS[backend].cast, PRODUCTS[backend].multiply
         self.enabled, self.frozen = True, False
         self.flushed: FlushCount | None = None
         self._weights: dict[int, _Kept] = {}
@@ -76,6 +85,11 @@ class TorchFp8:
         if self.flushed is not None:
             self.flushed.add(*count_flushed(dy, kept.cast.values))
         return self._take(kept, record)
+
+    def multiply(self, a: Tensor, b: Tensor, inverse_a: Tensor, inverse_b: Tensor, dtype: torch.dtype) -> Tensor:
+        """The product of two casts, (M, K) and (K, N), see `mpadam.model.fp8.products`."""
+        with bf16_products(self.products):
+            return self._multiply(a, b, inverse_a, inverse_b, dtype)
 
     def advance(self) -> None:
         """End a step: new scales, so no cast is valid any more."""

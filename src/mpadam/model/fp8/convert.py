@@ -20,6 +20,7 @@ from mpadam.model.fp8.linear import Fp8Linear, Slots
 from mpadam.model.fp8.recipe import Fp8Recipe, Operand
 from mpadam.model.fp8.scaling import ScalingState, all_reduce_max
 from mpadam.model.fp8.transformer_engine import TransformerEngineFp8
+from mpadam.study.spec import Bf16Products
 
 # Role -> which input it multiplies. Layers with the same input share its scale, which would be the same anyway.
 PROJECTIONS = {
@@ -36,18 +37,24 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def convert_to_fp8(
-    model: Model, *, backend: str, recipe: Fp8Recipe | None = None, group: dist.ProcessGroup | None = None
+    model: Model,
+    *,
+    backend: str,
+    recipe: Fp8Recipe | None = None,
+    group: dist.ProcessGroup | None = None,
+    products: Bf16Products | None = None,
 ) -> Model:
     """Replace the attention and MLP projections of `model` by FP8 layers; returns `model`.
 
     model: on the device and in the dtype in which it will compute.
     backend: transformer_engine, native or emulated, as `resolve_backend` returns it.
     group: ranks that train one model and so use one scale (the maximum over their magnitudes); None: this one alone.
+    products: how `emulated` multiplies its bf16 matrices on a CPU (`mpadam.model.products`).
     Raises ValueError for an unknown backend, a model without projections, and a projection with a bias.
     """
     if backend not in CONVERTERS:
         raise ValueError(f"{FIELD} = {backend!r}: give one of {', '.join(BACKENDS)} (auto is resolved before)")
-    CONVERTERS[backend](model, projections(model), recipe or Fp8Recipe(), group)
+    CONVERTERS[backend](model, projections(model), recipe or Fp8Recipe(), group, products)
     return model
 
 
@@ -72,7 +79,11 @@ def projections(model: nn.Module) -> dict[str, nn.Linear]:
 
 def _with_torch(backend: str) -> Callable[..., None]:
     def convert(
-        model: nn.Module, linears: dict[str, nn.Linear], recipe: Fp8Recipe, group: dist.ProcessGroup | None
+        model: nn.Module,
+        linears: dict[str, nn.Linear],
+        recipe: Fp8Recipe,
+        group: dist.ProcessGroup | None,
+        products: Bf16Products | None,
     ) -> None:
         slots: dict[str, Operand] = {}
         for name in linears:
@@ -80,7 +91,7 @@ def _with_torch(backend: str) -> Callable[..., None]:
         device = next(iter(linears.values())).weight.device
         reduce = None if group is None else all_reduce_max(group)
         state = ScalingState(slots, recipe, device=device, amax_reduce=reduce)
-        compute = TorchFp8(backend, state, group)
+        compute = TorchFp8(backend, state, group, products)
         for name, linear in linears.items():
             where = (state.index[slot] for slot in (_input_slot(name), f"{name}.weight", f"{name}.output"))
             model.set_submodule(name, Fp8Linear(linear, compute, Slots(*where)))
@@ -94,7 +105,11 @@ def _input_slot(name: str) -> str:
 
 
 def _with_transformer_engine(
-    model: nn.Module, linears: dict[str, nn.Linear], recipe: Fp8Recipe, group: dist.ProcessGroup | None
+    model: nn.Module,
+    linears: dict[str, nn.Linear],
+    recipe: Fp8Recipe,
+    group: dist.ProcessGroup | None,
+    _products: Bf16Products | None,
 ) -> None:
     compute = TransformerEngineFp8(recipe, group)
     for name, linear in linears.items():
