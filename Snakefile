@@ -27,6 +27,19 @@ include: "workflow/rules/claims.smk"
 include: "workflow/rules/report.smk"
 
 
+onstart:
+    # For who shows how far it is (src/snakemake_logger_plugin_mpadam): number -> rule, seconds of training.
+    logger.info(
+        "",
+        extra={
+            "planned": {
+                job.jobid: (job.rule.name, STUDY.expected_seconds(job.output))
+                for job in workflow.dag.needrun_jobs()
+            }
+        },
+    )
+
+
 rule all:
     default_target: True
     input:

@@ -1,0 +1,128 @@
+"""How far a run of the workflow is: what is done, what runs now, and about how much time is left.
+
+Times are seconds since the epoch, as log records carry them. Nothing here writes anything.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+
+
+@dataclass(frozen=True)
+class Running:
+    """A job that runs."""
+
+    rule: str
+    outputs: Sequence[str]
+    started: float
+
+    @property
+    def summaries(self) -> list[str]:
+        """What it writes one after another if it trains: one summary per run or trial."""
+        return [path for path in self.outputs if Path(path).name == "summary.json"]
+
+    def name(self) -> str:
+        """`train 200k 1x bf16-bf16 adamw seed0`; the rule alone where it does not train exactly one run."""
+        return f"{self.rule} {_run(self.summaries[0])}" if len(self.summaries) == 1 else self.rule
+
+    def doing(self) -> str:
+        """The run or trial that it trains now, `200k 1x bf16-bf16 adamw seed0 (3 of 8)`; else its rule."""
+        if not self.summaries:
+            return self.rule
+        runs = len(self.summaries)
+        now = next((k for k, path in enumerate(self.summaries) if not Path(path).exists()), runs - 1)
+        return _run(self.summaries[now]) + (f" ({now + 1} of {runs})" if runs > 1 else "")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A job that has to run. seconds: what the plan expects of its training, 0 if it does not train."""
+
+    rule: str
+    seconds: float
+
+
+@dataclass
+class Progress:
+    """total, done: jobs, as Snakemake counts them. planned: jobs that are not finished, by Snakemake's number."""
+
+    total: int = 0
+    done: int = 0
+    began: float | None = None
+    planned: dict[int, Planned] = field(default_factory=dict)
+    running: dict[int, Running] = field(default_factory=dict)
+    finished: list[tuple[Planned, float]] = field(default_factory=list)
+
+    def start(self, number: int, job: Running) -> None:
+        self.began = self.began or job.started
+        self.running[number] = job
+
+    def finish(self, number: int, now: float) -> None:
+        job, plan = self.running.pop(number, None), self.planned.pop(number, None)
+        if job and plan:
+            self.finished.append((plan, now - job.started))
+
+    def line(self, now: float) -> str:
+        """`12 of 94 jobs done after 1:23, about 4 min left; now: 200k 1x bf16-bf16 adamw seed0 (3 of 8), spec`."""
+        left = self.seconds_left(now)
+        parts = [f"{self.done} of {self.total} jobs done after {elapsed(now - (self.began or now))}"]
+        parts += [f", {about(left)} left"] if left is not None else []
+        doing = dict.fromkeys(job.doing() for job in self.running.values())
+        return "".join([*parts, "; now: " if doing else "", ", ".join(doing)])
+
+    def seconds_left(self, now: float) -> float | None:
+        """From what finished jobs took, and as many at a time as until now; None where nothing tells."""
+        if self.began is None or not self.planned:
+            return None
+        remaining = 0.0
+        for number, plan in self.planned.items():
+            takes = self._takes(plan)
+            if takes is None:
+                return None
+            remaining += max(0.0, takes - self._ran(number, now))
+        busy = sum(took for _, took in self.finished) + sum(self._ran(number, now) for number in self.running)
+        return remaining * (now - self.began) / busy
+
+    def _ran(self, number: int, now: float) -> float:
+        return now - self.running[number].started if number in self.running else 0.0
+
+    def _takes(self, plan: Planned) -> float | None:
+        """Seconds of a whole job: a training's in proportion to what the plan expects, another's like its rule's."""
+        if plan.seconds:
+            trained = [(other.seconds, took) for other, took in self.finished if other.seconds]
+            expected = sum(seconds for seconds, _ in trained)
+            return plan.seconds * sum(took for _, took in trained) / expected if trained else None
+        others = [(other.rule, took) for other, took in self.finished if not other.seconds]
+        return _mean(took for rule, took in others if rule == plan.rule) or _mean(took for _, took in others)
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    found = list(values)
+    return fmean(found) if found else None
+
+
+def _run(summary: str) -> str:
+    """`200k 1x bf16-bf16 adamw seed0` of the path of its summary."""
+    return re.split("/(?:runs|tuning)/", str(Path(summary).parent))[-1].replace("/", " ")
+
+
+def elapsed(seconds: float) -> str:
+    """`1:23`, `2:01:23`."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def about(seconds: float) -> str:
+    """In words, with no more precision than such an estimate has."""
+    minutes = seconds / 60
+    if minutes < 1:
+        return "less than a minute"
+    if minutes < 10:
+        return f"about {math.ceil(minutes)} min"
+    return f"about {5 * round(minutes / 5)} min" if minutes < 90 else f"about {round(minutes / 60)} h"
