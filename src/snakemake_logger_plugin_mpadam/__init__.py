@@ -14,7 +14,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from snakemake.common import NOTHING_TO_BE_DONE_MSG
@@ -22,15 +22,16 @@ from snakemake.logging import show_logs
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from snakemake_logger_plugin_mpadam.progress import Planned, Progress, Running, elapsed
+from snakemake_logger_plugin_mpadam.progress import Job, Planned, Progress, elapsed
 from snakemake_logger_plugin_mpadam.screen import Screen
 
 #: Snakemake's own words that are shown too: nothing has to run, or somebody wants it to stop.
-SHOWN = (NOTHING_TO_BE_DONE_MSG, "Terminating processes", "Will exit after")
+INTERRUPTED = "Terminating processes on user request"
+SHOWN = (NOTHING_TO_BE_DONE_MSG, INTERRUPTED, "Will exit after finishing")
 #: What it says at the end when jobs have failed; the last words here say which.
 LEFT_OUT = ("Exiting because a job execution failed", "WorkflowError:\nAt least one job did not complete")
-#: In an error: the command of a job, which may be pages long. It is in Snakemake's log.
-COMMAND = re.compile(r"^Command '.*' (?=returned|died)", re.DOTALL | re.MULTILINE)
+#: Why a job failed, without its command, which may be pages long and is in Snakemake's log.
+REASON = re.compile(r"RuleException:\nCalledProcessError in .*\nCommand '.*' ((?:returned|died with) .*)\.", re.DOTALL)
 
 
 class LogHandler(LogHandlerBase):
@@ -49,7 +50,10 @@ class LogHandler(LogHandlerBase):
         self.screen = Screen()
         self.progress = Progress()
         self.early: list[str] | None = []  # what was said before the workflow started
-        self.failed: dict[int, str] = {}
+        self.reasons: dict[int | None, str] = {}  # by thread: the one that ran the job also says that it failed
+        self.failed: dict[int, Job] = {}
+        self.shown: set[str] = set()
+        self.interrupted = False
         self.errors = False
         self.closed = False
 
@@ -77,13 +81,13 @@ class LogHandler(LogHandlerBase):
             case LogEvent.RUN_INFO:
                 self.progress.total = fields["stats"]["total"]
             case LogEvent.JOB_INFO:
-                self._start(fields["jobid"], Running(fields["rule_name"], fields["output"], record.created))
+                self._start(fields["jobid"], _job(fields), record.created)
             case LogEvent.JOB_FINISHED:
                 self.progress.finish(fields["job_id"], record.created)
             case LogEvent.PROGRESS:
                 self.progress.done, self.progress.total = fields["done"], fields["total"]
             case LogEvent.JOB_ERROR:
-                self._fail(fields["jobid"], fields["rule_name"], fields["log"])
+                self._fail(fields["jobid"], _job(fields), self.reasons.pop(record.thread, ""))
             case None | LogEvent.ERROR:
                 self._message(record, fields)
 
@@ -93,41 +97,53 @@ class LogHandler(LogHandlerBase):
             self.progress.planned = {number: Planned(*job) for number, job in fields["planned"].items()}
         elif record.levelno >= logging.WARNING:
             self.errors = self.errors or record.levelno >= logging.ERROR
-            if not text.startswith(LEFT_OUT):
-                self.screen.say(COMMAND.sub("The command ", text))
-        elif text.startswith(SHOWN):
+            if reason := REASON.fullmatch(text):
+                self.reasons[record.thread] = f": its command {reason[1]}"
+            elif not text.startswith(LEFT_OUT):
+                self.screen.say(text)
+        elif text.startswith(SHOWN) and text not in self.shown:
+            self.shown.add(text)
+            self.interrupted = self.interrupted or text.startswith(INTERRUPTED)
             self.screen.say(text)
         elif self.early is not None:
             self.early.append(text)
 
-    def _start(self, number: int, job: Running) -> None:
-        self.progress.start(number, job)
+    def _start(self, number: int, job: Job, now: float) -> None:
+        self.progress.start(number, job, now)
         if self.failed.pop(number, None):
             self.screen.say(f"{job.name()} is tried once more.")
 
-    def _fail(self, number: int, rule: str, logs: Sequence[str]) -> None:
-        job = self.progress.running.pop(number, None)
-        name = job.name() if job else rule
-        self.failed[number] = f"{name}: {', '.join(logs) or 'without a log'}"
-        self.screen.say("\n".join([f"{name} failed.", *show_logs(logs)]))
+    def _fail(self, number: int, job: Job, reason: str) -> None:
+        self.progress.running.pop(number, None)
+        if not self.interrupted:
+            self.failed[number] = job
+            self.screen.say("\n".join([f"{job.name()} failed{reason}.", *show_logs(job.logs)]))
 
     def _line(self) -> str:
-        with self.lock:
+        self.acquire()
+        try:
             return self.progress.line(time.time())
+        finally:
+            self.release()
 
     def _last_words(self) -> Iterator[str]:
         yield from self.early or []
         done, total = self.progress.done, self.progress.total
         counted = f"{done} of {total} jobs done"
-        if self.failed:
-            yield f"{counted}, {len(self.failed)} failed:"
-            yield from (f"  {line}" for line in self.failed.values())
+        unfinished = {} if self.interrupted else {number: job for number, (job, _) in self.progress.running.items()}
+        if failed := self.failed | unfinished:  # those whose outputs are missing are not said to have failed
+            yield f"{counted}, {len(failed)} failed:"
+            yield from (f"  {job.name()}: {', '.join(job.logs) or 'it has no log'}" for job in failed.values())
         elif total:
             yield f"{counted} in {elapsed(time.time() - (self.progress.began or time.time()))}."
         if done < total:
-            yield "The same command goes on from here."
+            yield "The same command continues from here."
         if total or self.errors:
             yield from (f"Snakemake's log: {path}" for path in _log_files())
+
+
+def _job(fields: dict[str, Any]) -> Job:
+    return Job(fields["rule_name"], fields["output"], fields["log"])
 
 
 def _log_files() -> list[str]:

@@ -14,12 +14,12 @@ from statistics import fmean
 
 
 @dataclass(frozen=True)
-class Running:
-    """A job that runs."""
+class Job:
+    """A job that has started."""
 
     rule: str
     outputs: Sequence[str]
-    started: float
+    logs: Sequence[str] = ()
 
     @property
     def summaries(self) -> list[str]:
@@ -49,35 +49,40 @@ class Planned:
 
 @dataclass
 class Progress:
-    """total, done: jobs, as Snakemake counts them. planned: jobs that are not finished, by Snakemake's number."""
+    """total, done: jobs, as Snakemake counts them. planned: jobs that are not finished, by Snakemake's number.
+
+    running: with the time of their start. finished: with the seconds they took.
+    """
 
     total: int = 0
     done: int = 0
     began: float | None = None
     planned: dict[int, Planned] = field(default_factory=dict)
-    running: dict[int, Running] = field(default_factory=dict)
+    running: dict[int, tuple[Job, float]] = field(default_factory=dict)
     finished: list[tuple[Planned, float]] = field(default_factory=list)
 
-    def start(self, number: int, job: Running) -> None:
-        self.began = self.began or job.started
-        self.running[number] = job
+    def start(self, number: int, job: Job, now: float) -> None:
+        self.began = self.began or now
+        self.running[number] = job, now
 
     def finish(self, number: int, now: float) -> None:
-        job, plan = self.running.pop(number, None), self.planned.pop(number, None)
-        if job and plan:
-            self.finished.append((plan, now - job.started))
+        took, plan = self._ran(number, now), self.planned.pop(number, None)
+        self.running.pop(number, None)
+        if plan:
+            self.finished.append((plan, took))
 
     def line(self, now: float) -> str:
-        """`12 of 94 jobs done after 1:23, about 4 min left; now: 200k 1x bf16-bf16 adamw seed0 (3 of 8), spec`."""
+        """`[1:23] 12/94 jobs done, about 4 min left; now: 200k 1x bf16-bf16 adamw seed0 (3 of 8), spec`."""
         left = self.seconds_left(now)
-        parts = [f"{self.done} of {self.total} jobs done after {elapsed(now - (self.began or now))}"]
+        parts = [f"[{elapsed(now - (self.began or now))}] {self.done}/{self.total} jobs done"]
         parts += [f", {about(left)} left"] if left is not None else []
-        doing = dict.fromkeys(job.doing() for job in self.running.values())
+        doing = dict.fromkeys(job.doing() for job, _ in self.running.values())
         return "".join([*parts, "; now: " if doing else "", ", ".join(doing)])
 
     def seconds_left(self, now: float) -> float | None:
         """From what finished jobs took, and as many at a time as until now; None where nothing tells."""
-        if self.began is None or not self.planned:
+        busy = sum(took for _, took in self.finished) + sum(self._ran(number, now) for number in self.running)
+        if self.began is None or not self.planned or not busy:
             return None
         remaining = 0.0
         for number, plan in self.planned.items():
@@ -85,11 +90,10 @@ class Progress:
             if takes is None:
                 return None
             remaining += max(0.0, takes - self._ran(number, now))
-        busy = sum(took for _, took in self.finished) + sum(self._ran(number, now) for number in self.running)
         return remaining * (now - self.began) / busy
 
     def _ran(self, number: int, now: float) -> float:
-        return now - self.running[number].started if number in self.running else 0.0
+        return now - self.running[number][1] if number in self.running else 0.0
 
     def _takes(self, plan: Planned) -> float | None:
         """Seconds of a whole job: a training's in proportion to what the plan expects, another's like its rule's."""
