@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -66,13 +66,14 @@ class Progress:
         self.running[number] = job, now
 
     def finish(self, number: int, now: float) -> None:
-        took, plan = self._ran(number, now), self.planned.pop(number, None)
-        self.running.pop(number, None)
+        (_, started), plan = self.running.pop(number), self.planned.pop(number, None)
         if plan:
-            self.finished.append((plan, took))
+            self.finished.append((plan, now - started))
 
     def line(self, now: float) -> str:
         """`[1:23] 12/94 jobs done, about 4 min left; now: 200k 1x bf16-bf16 adamw seed0 (3 of 8), spec`."""
+        if not self.total:
+            return "Finding out which jobs have to run ..."
         left = self.seconds_left(now)
         parts = [f"[{elapsed(now - (self.began or now))}] {self.done}/{self.total} jobs done"]
         parts += [f", {about(left)} left"] if left is not None else []
@@ -81,33 +82,32 @@ class Progress:
 
     def seconds_left(self, now: float) -> float | None:
         """From what finished jobs took, and as many at a time as until now; None where nothing tells."""
-        busy = sum(took for _, took in self.finished) + sum(self._ran(number, now) for number in self.running)
-        if self.began is None or not self.planned or not busy:
+        ran = {number: now - started for number, (_, started) in self.running.items()}
+        busy = sum(took for _, took in self.finished) + sum(ran.values())
+        takes = self._takes()
+        whole = {number: takes(plan) for number, plan in self.planned.items()}
+        if self.began is None or not whole or not busy or None in whole.values():
             return None
-        remaining = 0.0
-        for number, plan in self.planned.items():
-            takes = self._takes(plan)
-            if takes is None:
-                return None
-            remaining += max(0.0, takes - self._ran(number, now))
+        remaining = sum(max(0.0, (seconds or 0.0) - ran.get(number, 0.0)) for number, seconds in whole.items())
         return remaining * (now - self.began) / busy
 
-    def _ran(self, number: int, now: float) -> float:
-        return now - self.running[number][1] if number in self.running else 0.0
-
-    def _takes(self, plan: Planned) -> float | None:
+    def _takes(self) -> Callable[[Planned], float | None]:
         """Seconds of a whole job: a training's in proportion to what the plan expects, another's like its rule's."""
-        if plan.seconds:
-            trained = [(other.seconds, took) for other, took in self.finished if other.seconds]
-            expected = sum(seconds for seconds, _ in trained)
-            return plan.seconds * sum(took for _, took in trained) / expected if trained else None
-        others = [(other.rule, took) for other, took in self.finished if not other.seconds]
-        return _mean(took for rule, took in others if rule == plan.rule) or _mean(took for _, took in others)
+        expected = sum(plan.seconds for plan, _ in self.finished)
+        trained = sum(took for plan, took in self.finished if plan.seconds)
+        others: dict[str, list[float]] = {}
+        for plan, took in self.finished:
+            if not plan.seconds:
+                others.setdefault(plan.rule, []).append(took)
+        means = {rule: fmean(took) for rule, took in others.items()}
+        usual = fmean(means.values()) if means else None
 
+        def takes(plan: Planned) -> float | None:
+            if plan.seconds:
+                return plan.seconds * trained / expected if expected else None
+            return means.get(plan.rule, usual)
 
-def _mean(values: Iterable[float]) -> float | None:
-    found = list(values)
-    return fmean(found) if found else None
+        return takes
 
 
 def _run(summary: str) -> str:

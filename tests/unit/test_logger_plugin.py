@@ -9,12 +9,12 @@ from snakemake.common import NOTHING_TO_BE_DONE_MSG
 from snakemake.settings.types import OutputSettings
 from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_interface_logger_plugins.registry import LoggerPluginRegistry
-from snakemake_logger_plugin_mpadam import LogHandler, screen
-from snakemake_logger_plugin_mpadam.progress import Job, Planned, Progress, about, elapsed
 
 from mpadam.study.load import load_study
 from mpadam.study.paths import StudyPaths
 from mpadam.study.workflow import Workflow
+from snakemake_logger_plugin_mpadam import LogHandler, screen
+from snakemake_logger_plugin_mpadam.progress import Job, Planned, Progress, about, elapsed
 from tests.workflow.toy import ROOT
 
 FAILED = """RuleException:
@@ -76,6 +76,7 @@ def train(tmp_path: Path) -> tuple[str, str, str]:
 
 def test_the_line_tells_what_trains_now_of_the_runs_that_share_a_job(tmp_path: Path) -> None:
     runs = [str(tmp_path / f"smoke/runs/200k/1x/bf16-bf16/adamw/seed{seed}/summary.json") for seed in range(3)]
+    assert Progress().line(100) == "Finding out which jobs have to run ..."
     progress = Progress(total=9, done=2)
     progress.start(1, Job("runs_core_0", runs), 100.0)
     progress.start(2, Job("spec", ["run.yaml"]), 101.0)
