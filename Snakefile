@@ -28,7 +28,7 @@ include: "workflow/rules/report.smk"
 
 
 onstart:
-    # For who shows how far it is (src/snakemake_logger_plugin_mpadam): number -> rule, seconds of training.
+    # For src/snakemake_logger_plugin_mpadam: the rule of each job, and the seconds that the plan expects it to train.
     logger.info(
         "",
         extra={
