@@ -1,4 +1,5 @@
 # make reproduce   the whole workflow on this machine's CPU, from nothing to tables, figures and a page
+#                  (V=1: with Snakemake's own output)
 # make test        the test suite          make lint   formatters, linters, type checker
 # make image-cpu   an Apptainer image for CPUs                make image-h100   one for H100s (docs/cluster.md)
 # make env         only the environment    make clean  delete the environment and caches (results stay)
@@ -30,7 +31,7 @@ $(VENV)/.dev: $(VENV)/.runtime envs/dev.txt envs/oracles.txt
 	@touch $@
 
 reproduce: env
-	$(BIN)/snakemake --profile profiles/smoke
+	$(BIN)/snakemake --profile profiles/smoke $(if $(V),--printshellcmds)
 	@cat results/smoke/tables/table2.txt
 	@echo "Open $(CURDIR)/results/smoke/index.html"
 

@@ -27,6 +27,19 @@ include: "workflow/rules/claims.smk"
 include: "workflow/rules/report.smk"
 
 
+onstart:
+    # For src/snakemake_logger_plugin_mpadam: the rule of each job, and the seconds that the plan expects it to train.
+    logger.info(
+        "",
+        extra={
+            "planned": {
+                job.jobid: (job.rule.name, STUDY.expected_seconds(job.output))
+                for job in workflow.dag.needrun_jobs()
+            }
+        },
+    )
+
+
 rule all:
     default_target: True
     input:

@@ -6,7 +6,7 @@ All decisions of the workflow are here, where they are tested; the rules only na
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,8 @@ from mpadam.data.need import planned
 from mpadam.data.sources import source_identity, text_shards
 from mpadam.data.text import TextShard
 from mpadam.data.tokenizer import tokenizer_identity
+from mpadam.plan.jobs import runs, trials
+from mpadam.plan.model import CostModel
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey, TuningKey, grid_keys, run_keys, selection_key, trial_values, tuning_keys
 from mpadam.study.paths import StudyPaths
@@ -182,6 +184,16 @@ class Workflow:
             return limited(self.config, len(keys) * minutes(wildcards, attempt))
 
         return {**asked, "runtime": runtime}
+
+    def expected_seconds(self, files: Iterable[str]) -> float:
+        """Seconds of the trainings that write these summaries, by the plan's assumptions; 0 for other files."""
+        return sum(self._seconds.get(file, 0.0) for file in files)
+
+    @cached_property
+    def _seconds(self) -> dict[str, float]:
+        model = CostModel(self.config)
+        trainings = [*runs(self.config), *trials(self.config)]
+        return {str(each.folder(self.paths) / "summary.json"): model.seconds(each) for each in trainings}
 
     def measuring_resources(self) -> dict[str, Any]:
         """What timing optimizer steps asks for: one GPU of the study's kind, where they are timed on one."""
