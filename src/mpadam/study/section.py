@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 
 class Section(BaseModel):
@@ -14,23 +14,29 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+#: What models, regimes, optimizer entries, grids and studies may be called: their names become folders, wildcards of
+#: the workflow and parts of file names, several of them in one.
+NAME = "[a-z0-9][a-z0-9-]*(?:@[a-z][a-z0-9_-]*)?"
+LONGEST_NAME = 64
+
+
 def _path_name(name: str) -> str:
-    if not re.fullmatch(r"[a-z0-9][a-z0-9-]*(@[a-z][a-z0-9_-]*)?", name):
+    if not re.fullmatch(NAME, name) or len(name) > LONGEST_NAME:
         raise ValueError(
-            "names become folders: use lower-case letters, digits and '-', starting with a letter or digit"
+            f"{name!r} cannot be a folder's name here: use lower-case letters, digits and '-', starting with a letter "
+            f"or digit, at most {LONGEST_NAME} characters; '_' only after an '@'{_corrected(name)}"
         )
     return name
 
 
+def _corrected(name: str) -> str:
+    """The name with what is not allowed replaced or cut off, as a remedy; nothing where little is left."""
+    base, _, level = name.lower().partition("@")
+    parts = [re.sub("[^a-z0-9]+", "-", base).strip("-"), re.sub("[^a-z0-9_-]+", "_", level).lstrip("_-0123456789")]
+    corrected = "@".join(filter(None, parts))[:LONGEST_NAME]
+    return f"; write e.g.  {corrected}" if re.fullmatch(NAME, corrected) else ""
+
+
 Name = Annotated[str, AfterValidator(_path_name)]
-
-
-def _plain_words(value: object) -> object:
-    """`--config` on Snakemake's command line hands over words where the file has numbers and booleans."""
-    words = {"1": 1, "true": True, "True": True, "false": False, "False": False}
-    return words.get(value, value) if isinstance(value, str) else value
-
-
-PlainWords = BeforeValidator(_plain_words)
 PositiveInt = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
