@@ -28,7 +28,9 @@ os.environ["PATH"] = (
 )
 
 _given = workflow.config_settings
-_own = workflow.configfiles[len(_given.configfiles) :]  # those of `configfile:` follow those of --configfile
+_own = workflow.configfiles[
+    len(_given.configfiles) :
+]  # those of `configfile:` follow those of --configfile
 
 try:
     if workflow.is_main_process:

@@ -16,7 +16,7 @@ from mpadam.diagnostics.options import Diagnostics
 from mpadam.measure.options import Measure
 from mpadam.optim.hyperparameters import check_hyperparameters
 from mpadam.optim.names import OptimizerName, parse_optimizer_name
-from mpadam.study.section import Fraction, Name, PositiveInt, Section
+from mpadam.study.section import Fraction, Name, PathText, PositiveInt, Section
 from mpadam.study.text import DataConfig, TokenizerConfig
 
 
@@ -190,8 +190,8 @@ class WandbConfig(Section):
 class ContainerConfig(Section):
     """What jobs run in. It changes no number of a run that the environment outside would not give too."""
 
-    image: str | None = Field(None, description="an image file, or docker://...; null: no container")
-    binds: list[str] = Field(
+    image: PathText | None = Field(None, description="an image file, or docker://...; null: no container")
+    binds: list[PathText] = Field(
         default_factory=list, description="further folders that jobs need; data, tokenizer, results come by themselves"
     )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -38,5 +40,33 @@ def _corrected(name: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_path_name)]
+
+
+def _expanded(path: str) -> str:
+    """The path with home and environment variables in place: once, so that jobs elsewhere get what was meant here.
+
+    What comes out holds no `$`, so that expanding it again changes nothing.
+    """
+    home = re.sub("^~(?=/|$)", "${HOME}", path) if "HOME" in os.environ else path  # an empty HOME is no folder
+    text = re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda found: _variable(found[1] or found[2]), home)
+    if text.startswith("~"):
+        try:
+            text = str(Path(text).expanduser())
+        except RuntimeError:
+            raise ValueError(f"{path}: there is no such user; write the path out, or  ./{path}") from None
+    if held := sorted(set(text) & set("${}")):
+        raise ValueError(f"{path}: a path cannot hold {held[0]!r} here, but for ${{VARIABLE}}; link it to one without")
+    if not text:
+        raise ValueError("the path is empty; write  .  for this folder, or leave the key out")
+    return text
+
+
+def _variable(name: str) -> str:
+    if not (value := os.environ.get(name)):
+        raise ValueError(f"the environment variable {name} is not set or empty; export it, or write the path out")
+    return value
+
+
+PathText = Annotated[str, AfterValidator(_expanded)]
 PositiveInt = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
