@@ -5,8 +5,9 @@ starts again from nothing after an interruption, so the bytes are fetched here: 
 beside the target, which a later call continues, even after a kill. Size and checksum are those the hub names (SHA-256
 of large files, git's SHA-1 of small ones); only a file that has both gets the target's name.
 
-Answers that may change (429, 503, a stall, a reset) are waited for, as long as the server asks, else twice as long each
-time. Those that will not (no such file, no access) end the fetch with one line that says what to do.
+Answers that may change (408, 425, 429, all from 500 to 599, a stall, a reset) are waited for, as long as the server
+asks, else twice as long each time. Those that will not (no such file, no access) end the fetch with one line that says
+what to do.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from huggingface_hub.utils import build_hf_headers, get_session
 Log = Callable[[str], None]
 CHUNK = 2**20  # bytes written at once
 REPORT_EVERY = 64e6  # bytes
-PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})  # answers that a later try may better
+PASSING = frozenset({408, 425, 429, *range(500, 600)})  # answers that a later try may better
 DAMAGED_AT_MOST = 3  # whole files with a wrong checksum, before it is the server's copy that is wrong
 
 
