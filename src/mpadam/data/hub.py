@@ -29,6 +29,8 @@ from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import build_hf_headers, get_session
 
+from mpadam.presence import is_there
+
 Log = Callable[[str], None]
 CHUNK = 2**20  # bytes written at once
 REPORT_EVERY = 64e6  # bytes
@@ -295,7 +297,7 @@ def _checksum(content: BinaryIO, known: Known) -> str:
 
 
 def _is(path: Path, known: Known) -> bool:
-    if not path.is_file() or path.stat().st_size != known.bytes:
+    if not is_there(path) or path.stat().st_size != known.bytes:
         return False
     with path.open("rb") as file:
         return _checksum(file, known) == known.checksum
