@@ -22,6 +22,9 @@ class ConfigError(ValueError):
     """The configuration is wrong. The message names key, value and remedy, in one line."""
 
 
+_MERGE = "tag:yaml.org,2002:merge"
+
+
 class _Loader(yaml.SafeLoader):
     """YAML whose floats may lack a dot (`8e-5`), as in YAML 1.2, and whose keys may not repeat.
 
@@ -52,7 +55,25 @@ class _Loader(yaml.SafeLoader):
         """A key as Python compares it; one that is no scalar stands for itself, and is refused later."""
         if not isinstance(node, yaml.ScalarNode):
             return node
-        return node.value if node.tag == "tag:yaml.org,2002:merge" else self.construct_object(node)
+        return node.value if node.tag == _MERGE else self.construct_object(node)
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Put what a mapping merges before its own keys, since the last of two equal keys counts.
+
+        PyYAML 6.0.4 may lose a key by which a merged mapping overrides what it merges itself.
+        """
+        sources: list[Any] = []
+        for key, value in node.value:
+            if key.tag == _MERGE:
+                sources += value.value if isinstance(value, yaml.SequenceNode) else [value]
+        node.value = [pair for pair in node.value if pair[0].tag != _MERGE]
+        for source in sources:  # the first of several counts
+            if not isinstance(source, yaml.MappingNode):
+                raise ConfigError(
+                    f"line {source.start_mark.line + 1}: << merges mappings (<<: *anchor), no {source.id}"
+                )
+            self.flatten_mapping(source)
+            node.value = [*source.value, *node.value]
 
 
 class _Dumper(yaml.SafeDumper):
