@@ -1,6 +1,7 @@
 """Reading configuration: YAML in, `StudyConfig` out, or one clear line that says what is wrong and how to write it.
 
-Overlays are merged as Snakemake merges them: dictionaries deeply, everything else replaced.
+The workflow reads its files here too, so that they mean the same to Snakemake. Overlays are merged as Snakemake does:
+dictionaries deeply, everything else replaced.
 """
 
 from __future__ import annotations
