@@ -101,6 +101,8 @@ def test_n19_an_anchor_holds_within_its_file(tmp_path) -> None:
         ("a: 1\n---\nb: 2\n", "not YAML: expected a single document"),
         ("? [a]\n: 1\n", "not YAML: .*unhashable key"),
         ("a: 2024-13-45\n", "not YAML: month must be"),
+        ("a: 010\n", "line 1: YAML reads 010 as 8; write 8, or quote"),
+        ("a: 1\n1:30: 2\n", "line 2: YAML reads 1:30 as 90; write 90, or quote"),
         ("a: {<<: 3}\n", "line 1: << merges mappings"),
         ("a: {<<: [{b: 1}, [c]]}\n", "line 1: << merges mappings"),
     ],

@@ -77,6 +77,20 @@ class _Loader(yaml.SafeLoader):
             node.value = [*source.value, *node.value]
 
 
+def _decimal(loader: _Loader, node: yaml.ScalarNode) -> int:
+    """A whole number. YAML 1.1 reads 010 as 8 and 1:30 as 90, which nobody means by them."""
+    number: int = loader.construct_yaml_int(node)
+    if ":" in node.value or re.match("[-+]?0[0-9_]", node.value):
+        line = node.start_mark.line + 1
+        raise ConfigError(
+            f"line {line}: YAML reads {node.value} as {number}; write {number}, or quote what is no number"
+        )
+    return number
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _decimal)
+
+
 class _Dumper(yaml.SafeDumper):
     """Writes what `_Loader` reads: text that it would take for a number stands in quotes."""
 
