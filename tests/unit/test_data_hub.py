@@ -136,6 +136,30 @@ def test_d2_metadata_is_waited_for_too(answer: fault.Fault, hub: HubServer, fetc
     assert len(fetching.waits) == 2
 
 
+PASSING_STATUSES = [408, 425, 429, 500, 501, 502, 503, 504, 505, 507, 508, 511, *range(520, 531), 598, 599]
+FINAL_STATUSES = [400, 401, 402, 403, 404, 405, 407, 410, 418, 421, 451]
+
+
+def test_n14_every_status_that_passes_is_waited_for_as_long_as_it_asks(hub: HubServer, fetching: Fetching) -> None:
+    """N14: a proxy's 520 to 529 too, of metadata and of bytes; what waiting cannot better ends at once."""
+    for status in PASSING_STATUSES:
+        hub.faults_of_hub += [fault.status(status, {"Retry-After": str(status)}), fault.status(status)]
+        hub.faults += [fault.status(status, {"Retry-After": str(status)}), fault.status(status)]
+    fetching(fruitless=2 * len(PASSING_STATUSES) + 1)
+    assert fetching.target.read_bytes() == CONTENT
+    assert [wait for wait in fetching.waits if wait >= 400] == PASSING_STATUSES * 2
+    assert len(fetching.waits) == 4 * len(PASSING_STATUSES)
+
+
+@pytest.mark.parametrize("faults", ["faults_of_hub", "faults"])
+def test_n14_no_other_status_is_waited_for(faults: str, hub: HubServer, fetching: Fetching) -> None:
+    for status in FINAL_STATUSES:
+        getattr(hub, faults).append(fault.status(status))
+        with pytest.raises((ValueError, FileNotFoundError), match=f"answers {status}"):
+            fetching()
+    assert fetching.waits == []
+
+
 def test_d2_waits_double_up_to_a_limit_and_bytes_start_them_anew(hub: HubServer, fetching: Fetching) -> None:
     hub.faults += [fault.status(503)] * 4 + [fault.reset(10_000)] + [fault.status(503)] * 2
     patience = Patience(fruitless=6, longest=5.0, wait=fetching.waits.append)

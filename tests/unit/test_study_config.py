@@ -102,7 +102,7 @@ def test_s4_a_rate_is_the_same_number_however_it_is_written(content, tmp_path, t
 def test_a_repeated_key_is_refused(tmp_path) -> None:
     path = tmp_path / "twice.yaml"
     path.write_text("study: a\nseeds: [0]\nseeds: [1]\n")
-    with pytest.raises(ConfigError, match=r"twice.yaml: key 'seeds' stands twice"):
+    with pytest.raises(ConfigError, match=r"twice.yaml: key 'seeds' is given twice"):
         read_yaml(path)
 
 

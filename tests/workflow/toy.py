@@ -52,13 +52,19 @@ class Toy:
         return self.folder / "results" / "toy"
 
     def snakemake(self, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Run the toy study."""
+        study = ("--profile", "profiles/local", "--configfile", "toy.yaml", "--cores", "2")
+        return self.command(*study, *arguments, cwd=cwd)
+
+    def command(self, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         """Run the workflow as a user would, one thread a process, with an empty home."""
         home = self.folder / "home"
         home.mkdir(exist_ok=True)
         env = {**os.environ, "PYTHONPATH": str(self.folder / "src"), "HOME": str(home), "OMP_NUM_THREADS": "1"}
         env.pop("XDG_CONFIG_HOME", None)
-        command = [SNAKEMAKE, "--profile", "profiles/local", "--configfile", "toy.yaml", "--cores", "2", *arguments]
-        return subprocess.run(command, cwd=cwd or self.folder, env=env, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            [SNAKEMAKE, *arguments], cwd=cwd or self.folder, env=env, capture_output=True, text=True, check=False
+        )
 
     def planned(self, *arguments: str) -> dict[str, int]:
         """Rule -> number of jobs that a run would do now."""

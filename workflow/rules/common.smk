@@ -1,6 +1,7 @@
 # Configuration, paths and names that the other rules share.
 #
-# Inputs:  `config`, merged by Snakemake from config.yaml, profiles/slurm/cluster.yaml, --configfile and --config
+# Inputs:  config.yaml, profiles/slurm/cluster.yaml, --configfile and --config, each over the ones before. Snakemake
+#          names them; they are read again as `mpadam` reads them, since its own reader keeps one of two equal keys
 # Outputs: STUDY (the validated study as a workflow), ROOT (its folder), LOGS, IMAGE, STOP
 # Steps:   a wrong configuration ends here, in one line, before any job is planned; so does a missing image
 
@@ -11,9 +12,11 @@ from pathlib import Path
 from mpadam.cluster.container import bind_paths, bind_variable, checked_image
 from mpadam.cluster.resources import STOP_AFTER
 from mpadam.cluster.signals import forward_signals, in_step
-from mpadam.study.load import ConfigError, parse_study
+from mpadam.study.load import load_study
 from mpadam.study.paths import StudyPaths
-from mpadam.study.workflow import RUN, TUNING, Workflow, sources
+from mpadam.study.profiles import check_configfiles
+from mpadam.study.section import NAME
+from mpadam.study.workflow import RUN, TUNING, Workflow, rule_names, sources
 
 
 configfile: "profiles/slurm/cluster.yaml"
@@ -24,13 +27,21 @@ os.environ["PATH"] = (
     f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 )
 
+_given = workflow.config_settings
+_own = workflow.configfiles[
+    len(_given.configfiles) :
+]  # those of `configfile:` follow those of --configfile
+
 try:
-    _config = parse_study(config)
+    if workflow.is_main_process:
+        check_configfiles(sys.argv[1:], _given.configfiles)
+    _files = [*([] if _given.replace_workflow_config else _own), *_given.configfiles]
+    _config = load_study(map(Path, _files), _given.config_args)
     STUDY = Workflow(_config, StudyPaths(_config.study))
     SOURCE_IDENTITY = STUDY.source_text()
     IMAGE = checked_image(_config)
     _binds = bind_paths(_config)
-except (ConfigError, ValueError, OSError) as error:
+except (ValueError, OSError) as error:
     print(f"mpadam: configuration: {error}", file=sys.stderr)
     sys.exit(2)
 
@@ -54,10 +65,10 @@ if in_step(os.environ):
 
 
 wildcard_constraints:
-    model="[a-z0-9][a-z0-9-]*",
+    model=NAME,
     budget=r"\d+",
-    regime="[a-z0-9][a-z0-9-]*",
-    optimizer="[a-z0-9][a-z0-9@_-]*",
+    regime=NAME,
+    optimizer=NAME,
     seed=r"\d+",
     trial=r"\d+",
     view="(paper/)?",

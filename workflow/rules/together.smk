@@ -5,9 +5,10 @@
 # Steps:   train one after another. What is finished under its hash is answered from its folder and not repeated, so
 #          one changed run repeats that run alone, though Snakemake starts the whole job
 
-for _name, _keys in STUDY.shared_jobs().items():
+_jobs = STUDY.shared_jobs()
+for _name, _rule in rule_names(_jobs).items():
 
-    _rule = _name.translate(str.maketrans("-@", "__"))
+    _keys = _jobs[_name]
 
     rule:
         name:

@@ -7,10 +7,12 @@
 if STUDY.config.tuning.trials_per_job == "all":
 
     # Per tuning, since the number of its trials is its optimizer entry's: a rule of its own each, of one pattern.
-    for _key in STUDY.tunings():
-        _name = f"trials_{_key.model}_{_key.regime}_{_key.optimizer}".translate(
-            str.maketrans("-@", "__")
-        )
+    _tunings = {
+        f"trials/{key.model}/{key.regime}/{key.optimizer}": key
+        for key in STUDY.tunings()
+    }
+    for _tuning, _name in rule_names(_tunings).items():
+        _key = _tunings[_tuning]
 
         rule:
             name:

@@ -23,6 +23,7 @@ from typing import Any
 import pandas as pd
 
 from mpadam.analysis.tunings import Tuning, read_tuning
+from mpadam.presence import is_there, why_unreadable
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey, TuningKey, run_keys, selection_key, tuning_keys
 from mpadam.study.load import ConfigError
@@ -122,7 +123,7 @@ def write_runs(runs: pd.DataFrame, path: Path) -> None:
 
 
 def _read_manifest(path: Path) -> dict[str, Any] | None:
-    if not path.exists():
+    if not is_there(path):
         return None
     if (manifest := read_json(path)) is None:
         raise ConfigError(f"{path}: not a JSON object; delete it and run the workflow again")
@@ -142,9 +143,9 @@ def _run_row(
     folder = RunFolder(paths.run(key))
     row = {**dict.fromkeys(_ABOUT, ""), **dict.fromkeys((*_RESULTS, "diverged_step", "last_finite_loss")), **vars(key)}
     row |= {"folder": folder.path.relative_to(paths.root).as_posix()}
-    if not folder.summary.exists():
-        return row | {"status": "missing", "problem": _why_missing(folder)}
     try:
+        if not is_there(folder.summary):
+            return row | {"status": "missing", "problem": _why_missing(folder)}
         summary = _checked_summary(folder, key, config)
         if manifest is not None:
             tuning = tunings[selection_key(config, key)]
@@ -152,14 +153,16 @@ def _run_row(
         return row | _results(summary)
     except (RefusedError, ConfigError) as error:
         return row | {"status": "refused", "problem": str(error)}
+    except OSError as error:
+        return row | {"status": "refused", "problem": why_unreadable(error)}
     except (KeyError, TypeError, AttributeError):
         return row | {"status": "refused", "problem": f"summary.json: not what a training writes; {_REMEDY}"}
 
 
 def _why_missing(folder: RunFolder) -> str:
-    if folder.failure.exists():
+    if is_there(folder.failure):
         return "failed: see failure.json"
-    return "begun, not finished" if folder.metrics.exists() else "not begun"
+    return "begun, not finished" if is_there(folder.metrics) else "not begun"
 
 
 def _checked_summary(folder: RunFolder, key: RunKey, config: StudyConfig) -> dict[str, Any]:
@@ -185,7 +188,7 @@ _REMEDY = "delete the summary and run the workflow again"
 
 def _recorded_hash(path: Path) -> str | None:
     """The hash that run.yaml opens with: it is not parsed whole, which would take most of the time."""
-    if not path.exists():
+    if not is_there(path):
         return None
     with path.open(encoding="utf-8", errors="replace") as file:
         found = re.fullmatch(r"hash: '?([0-9a-f]{16})'?\s*", file.readline())

@@ -28,6 +28,7 @@ from typing import Any
 import pandas as pd
 
 from mpadam.analysis.collect import Collected
+from mpadam.presence import is_there
 from mpadam.probes.outputs import FILE
 from mpadam.study.load import ConfigError
 from mpadam.training.folder import read_json
@@ -63,7 +64,7 @@ def read_looks(collected: Collected) -> Looks:
     frames = [_empty()]
     for run in ended.to_dict("records"):
         folder = collected.paths.root / str(run["folder"])
-        if (folder / FILE).exists():
+        if is_there(folder / FILE):
             key = {column: run[column] for column in _KEY}
             frames.append(in_parts(_frame(folder / FILE)).assign(**key, **_about(folder)))
     table = pd.concat(frames, ignore_index=True)[[*COLUMNS, *_ABOUT]]

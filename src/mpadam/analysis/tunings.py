@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mpadam.presence import is_there, why_unreadable
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import TuningKey, trial_values
 from mpadam.study.load import ConfigError, read_yaml
@@ -76,9 +77,9 @@ def read_tuning(config: StudyConfig, paths: StudyPaths, key: TuningKey) -> Tunin
     if not tuning_identity(config, key):
         return Tuning(key, "fixed", fixed)
     path = paths.selected(key)
-    if not path.exists():
-        return Tuning(key, "missing", fixed, problem="selected.yaml: not there yet")
     try:
+        if not is_there(path):
+            return Tuning(key, "missing", fixed, problem="selected.yaml: not there yet")
         content = read_yaml(path)
         trials = tuple(content["trials"])
         if [trial["values"] for trial in trials] != trial_values(config, key.optimizer):
@@ -95,6 +96,8 @@ def read_tuning(config: StudyConfig, paths: StudyPaths, key: TuningKey) -> Tunin
             trials=trials,
             best=content["best"],
         )
+    except OSError as error:
+        return Tuning(key, "refused", fixed, problem=why_unreadable(error))
     except (ConfigError, KeyError, IndexError, TypeError, AttributeError):
         return Tuning(
             key, "refused", fixed, problem="selected.yaml: not a selection; delete it and run the workflow again"

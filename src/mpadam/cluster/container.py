@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from mpadam.presence import is_there
 from mpadam.study.config import StudyConfig
 
 #: A reference to a registry; anything else is a file or folder on disk.
@@ -32,7 +33,7 @@ def checked_image(config: StudyConfig) -> str | None:
             f"container.image: {image!r} holds {found[0]!r}, which Snakemake does not quote; link the image to a path "
             "without it, e.g.  container: {image: containers/mpadam-h100.sif}"
         )
-    if not Path(image).exists():
+    if not is_there(Path(image)):
         raise ValueError(
             f"container.image: there is no {image}; build it (make image-h100, make image-cpu), or write  "
             "container: {image: null}  to run jobs in the environment that runs Snakemake"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-HELP = "runs and tuning trials of a study: waiting, running (step, loss, ETA), stopped, stale, failed, diverged, done"
+HELP = "runs and trials: waiting, running (step, loss, ETA), stopped, stale, failed, diverged, done, unreadable"
 EXAMPLE = "mpadam status --config config.yaml --config studies/smoke.yaml"
 
 WATCH_SECONDS = 30.0

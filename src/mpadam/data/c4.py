@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from mpadam.data.text import Split, TextShard
+from mpadam.presence import entries, is_there
 from mpadam.study.text import DataConfig
 
 _NAME = re.compile(r"c4-(train|validation)\.([0-9]{5}-of-[0-9]{5})\.json\.gz")
@@ -38,9 +39,9 @@ def shards(data: DataConfig) -> list[TextShard]:
     """
     assert data.path is not None
     folder = Path(data.path)
-    if not folder.is_dir():
+    if not is_there(folder) or not folder.is_dir():
         raise ValueError(f"data.path: there is no folder {folder}; it must hold {_LAYOUT}")
-    found = [_shard(path, match) for path in sorted(folder.glob("en/c4-*")) if (match := _NAME.fullmatch(path.name))]
+    found = [_shard(path, match) for path in entries(folder / "en") if (match := _NAME.fullmatch(path.name))]
     for split in ("train", "validation"):
         names = [shard.name for shard in found if shard.split == split]
         if not names:

@@ -16,6 +16,7 @@ from typing import Any
 
 from mpadam.data.c4 import C4Text
 from mpadam.data.text import Split, TextShard
+from mpadam.presence import is_there
 from mpadam.study.text import DataConfig
 
 REPO = "allenai/c4"
@@ -67,7 +68,7 @@ class HubText:
     def __init__(self, shard: TextShard, receipt: Path) -> None:
         assert shard.path is not None
         again = f"run  mpadam download --shard {shard.name}"
-        if not receipt.is_file() or not shard.path.is_file():
+        if not is_there(receipt) or not is_there(shard.path):
             raise ValueError(f"{shard.path}: not here (or without its receipt, {receipt}); {again}  first")
         self._receipt: dict[str, Any] = json.loads(receipt.read_bytes())
         if any(self._receipt.get(key) != value for key, value in shard.facts.items()):

@@ -20,6 +20,7 @@ from mpadam.data import c4_hub, tokenizer_hub
 from mpadam.data.hub import PATIENT, HubFile, Log, Patience, endpoint, fetch
 from mpadam.data.sources import text_shards
 from mpadam.data.tokenizer import FILES
+from mpadam.presence import is_there
 from mpadam.study.text import DataConfig, TokenizerConfig
 
 
@@ -96,14 +97,14 @@ def _fetch_optional(
 
 
 def _read(receipt: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(receipt.read_bytes()) if receipt.is_file() else {}
+    content: dict[str, Any] = json.loads(receipt.read_bytes()) if is_there(receipt) else {}
     return content
 
 
 def _whole(path: Path, receipt: dict[str, Any], file: HubFile) -> bool:
     """Whether the file is here, as its receipt says, and the receipt is this file's."""
     wanted = {"repo": file.repo, "revision": file.revision, "file": file.name}
-    if any(receipt.get(key) != value for key, value in wanted.items()) or not path.is_file():
+    if any(receipt.get(key) != value for key, value in wanted.items()) or not is_there(path):
         return False
     with path.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest() == receipt["sha256"]

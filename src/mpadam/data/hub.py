@@ -5,8 +5,9 @@ starts again from nothing after an interruption, so the bytes are fetched here: 
 beside the target, which a later call continues, even after a kill. Size and checksum are those the hub names (SHA-256
 of large files, git's SHA-1 of small ones); only a file that has both gets the target's name.
 
-Answers that may change (429, 503, a stall, a reset) are waited for, as long as the server asks, else twice as long each
-time. Those that will not (no such file, no access) end the fetch with one line that says what to do.
+Answers that may change (408, 425, 429, all from 500 to 599, a stall, a reset) are waited for, as long as the server
+asks, else twice as long each time. Those that will not (no such file, no access) end the fetch with one line that says
+what to do.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import build_hf_headers, get_session
 
+from mpadam.presence import is_there
+
 Log = Callable[[str], None]
 CHUNK = 2**20  # bytes written at once
 REPORT_EVERY = 64e6  # bytes
-PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})  # answers that a later try may better
+PASSING = frozenset({408, 425, 429, *range(500, 600)})  # answers that a later try may better
 DAMAGED_AT_MOST = 3  # whole files with a wrong checksum, before it is the server's copy that is wrong
 
 
@@ -294,7 +297,7 @@ def _checksum(content: BinaryIO, known: Known) -> str:
 
 
 def _is(path: Path, known: Known) -> bool:
-    if not path.is_file() or path.stat().st_size != known.bytes:
+    if not is_there(path) or path.stat().st_size != known.bytes:
         return False
     with path.open("rb") as file:
         return _checksum(file, known) == known.checksum

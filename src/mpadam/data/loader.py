@@ -27,6 +27,7 @@ import numpy.typing as npt
 from mpadam.data.permutation import permute
 from mpadam.data.sequences import SEQUENCES, blank
 from mpadam.data.tokens import FORMAT
+from mpadam.presence import is_there
 
 Int64 = npt.NDArray[np.int64]
 Half = Literal["selection", "report"]
@@ -119,7 +120,7 @@ class TokenData:
         Raises ValueError when the manifest is missing or another version's, or a file is not what it says.
         """
         path = folder / "manifest.json"
-        if not path.is_file():
+        if not is_there(path):
             raise ValueError(f"{folder}: no manifest.json, so this is no prepared data; run  mpadam data  first")
         manifest = json.loads(path.read_text(encoding="utf-8"))
         if manifest.get("format") != FORMAT:
@@ -250,7 +251,7 @@ def _allow_files(count: int) -> None:
 
 
 def _check(path: Path, expected: dict[str, Any], verify: bool) -> None:
-    size = path.stat().st_size if path.is_file() else None
+    size = path.stat().st_size if is_there(path) else None
     if size != expected["bytes"]:
         found = "is missing" if size is None else f"has {size} bytes"
         raise ValueError(f"{path}: {found}, the manifest says {expected['bytes']} bytes; run  mpadam data  again")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mpadam.data.text import Split, TextShard
+from mpadam.presence import is_there
 from mpadam.study.text import DataConfig
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"  # Arrow's IPC format, "Streaming format"
@@ -40,7 +41,7 @@ def shards(data: DataConfig) -> list[TextShard]:
         names = [entry["filename"] for entry in _state(key, Path(path))["_data_files"]]
         for number, name in enumerate(names):
             file = Path(path) / name
-            if not file.is_file():
+            if not is_there(file):
                 raise ValueError(f"data.{key}: {file} is missing, which {path}/state.json names; {_AGAIN}")
             facts = {"file": name, "bytes": file.stat().st_size}
             found.append(TextShard(f"{split}-{number:05d}-of-{len(names):05d}", split, SavedText, file, facts))
@@ -55,12 +56,12 @@ def _folders(data: DataConfig) -> tuple[tuple[str, str], tuple[str, str]]:
 
 def _state(key: str, folder: Path) -> dict[str, Any]:
     """The description that `save_to_disk` leaves beside its files."""
-    if (folder / "dataset_dict.json").is_file():
+    if is_there(folder / "dataset_dict.json"):
         splits = ", ".join(json.loads((folder / "dataset_dict.json").read_bytes())["splits"])
         raise ValueError(f"data.{key}: {folder} holds several splits ({splits}); name one, e.g.  {key}: {folder}/train")
     try:
         state: dict[str, Any] = json.loads((folder / "state.json").read_bytes())
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
         raise ValueError(f"data.{key}: {folder} has no readable state.json; make it with  save_to_disk") from None
     if not state.get("_data_files"):
         raise ValueError(f"data.{key}: {folder}/state.json names no files; {_AGAIN}")

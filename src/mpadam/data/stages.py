@@ -38,6 +38,7 @@ from mpadam.data.tokens import (
     tokenize_shard,
     utf8,
 )
+from mpadam.presence import is_there
 from mpadam.study.text import DataConfig, TokenizerConfig
 
 Log = Callable[[str], None]
@@ -141,7 +142,7 @@ def _tokenized(
 ) -> dict[str, Any] | None:
     """The manifest of a shard that is there, whole, and made of this very file; reading it costs a hundredth."""
     folder = tokens / shard.name
-    if shard.path is None or not shard.path.is_file() or not (folder / "shard.json").is_file():
+    if shard.path is None or not is_there(shard.path) or not is_there(folder / "shard.json"):
         return None
     try:
         manifest = read_shard_manifest(folder)
@@ -155,7 +156,7 @@ def _tokenized(
 
 
 def _sha256(path: Path) -> str | None:
-    if not path.is_file():
+    if not is_there(path):
         return None
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -179,7 +180,7 @@ def _held_out(shards: list[TextShard], tokens: Path) -> frozenset[bytes]:
     """Digests of all validation documents, as the validation shards left them."""
     names = [shard.name for shard in shards if shard.split == "validation"]
     for name in names:
-        if not (tokens / name / "shard.json").is_file():
+        if not is_there(tokens / name / "shard.json"):
             raise ValueError(f"{tokens / name}: not there yet; run  mpadam tokenize --shard {name}  first")
     return frozenset().union(*(read_digests(tokens / name) for name in names))
 
@@ -195,7 +196,7 @@ def _origin(data: DataConfig, tokenizer: TokenizerConfig) -> dict[str, Any]:
 def _check_tokenizer(origin: dict[str, Any], folder: Path) -> None:
     """Whether the tokenizer made earlier is the configuration's."""
     path = folder / "origin.json"
-    found = json.loads(path.read_bytes()) if path.is_file() else {}
+    found = json.loads(path.read_bytes()) if is_there(path) else {}
     if other := [key for key, value in origin.items() if found.get(key) != value]:
         raise ValueError(f"{folder}: made with another {' and '.join(other)}; run  mpadam tokenizer  again")
 

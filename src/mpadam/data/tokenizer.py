@@ -21,6 +21,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from mpadam.atomic import write_bytes, write_json, write_text
+from mpadam.presence import is_there
 from mpadam.study.text import TokenizerConfig
 
 PAD, EOS = "<pad>", "</s>"
@@ -90,11 +91,11 @@ def copy_tokenizer(source: Path, folder: Path, *, eos_token: str | None = None) 
     """Copy the files of a saved tokenizer that are needed to load it again; `eos_token` names its end of text anew."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in FILES:
-        if (source / name).is_file():
+        if is_there(source / name):
             write_bytes(folder / name, (source / name).read_bytes())
     if eos_token is not None:
         path = folder / "tokenizer_config.json"
-        config = json.loads(path.read_bytes()) if path.is_file() else {}
+        config = json.loads(path.read_bytes()) if is_there(path) else {}
         write_json(path, {**config, "eos_token": eos_token})
 
 
@@ -104,7 +105,7 @@ def load_tokenizer(folder: Path, *, eos_token: str | None = None) -> TextTokeniz
     Raises ValueError when it has no readable tokenizer.json, names no EOS, or names one that is not in its vocabulary.
     """
     path = folder / "tokenizer.json"
-    if not path.is_file():
+    if not is_there(path):
         raise ValueError(
             f"tokenizer.path: {folder} has no tokenizer.json; save the tokenizer there with "
             "transformers.AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER)"
@@ -159,7 +160,7 @@ def _beginning(texts: Iterable[str]) -> Iterator[str]:
 def _special(backend: tokenizers.Tokenizer, folder: Path, key: str) -> int | None:
     """Number of the special token that the folder's configuration calls `key`, if it names one."""
     for name in FILES[1:]:
-        if not (folder / name).is_file():
+        if not is_there(folder / name):
             continue
         try:
             token = json.loads((folder / name).read_text(encoding="utf-8")).get(key)

@@ -9,6 +9,7 @@ import hashlib
 import json
 from pathlib import Path
 
+from mpadam.presence import is_there
 from mpadam.study.text import DataConfig, TokenizerConfig
 
 
@@ -25,10 +26,10 @@ def fetched(data: DataConfig, tokenizer: TokenizerConfig) -> Path:
     Raises ValueError where they are not here, or not what was fetched.
     """
     receipt = receipt_path(data, tokenizer)
-    if not receipt.is_file():
+    if not is_there(receipt):
         raise ValueError(f"{receipt}: not here; run  mpadam download --tokenizer  first")
     for name, expected in json.loads(receipt.read_bytes())["files"].items():
         path = receipt.with_name(name)
-        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != expected["sha256"]:
+        if not is_there(path) or hashlib.sha256(path.read_bytes()).hexdigest() != expected["sha256"]:
             raise ValueError(f"{path}: not the file that was fetched; run  mpadam download --tokenizer  again")
     return receipt.parent

@@ -27,6 +27,7 @@ from mpadam.atomic import write_json
 from mpadam.data.text import Text, TextShard
 from mpadam.data.tokenizer import TextTokenizer
 from mpadam.data.words import Encode, encoder
+from mpadam.presence import is_there
 
 FORMAT = 1
 BATCH_BYTES = 1_000_000  # of text encoded at once: bounds memory, whatever the shard's size
@@ -116,7 +117,7 @@ def read_shard_manifest(folder: Path) -> dict[str, Any]:
     Raises ValueError when the folder has none, or another version's.
     """
     path = folder / "shard.json"
-    if not path.is_file():
+    if not is_there(path):
         raise ValueError(f"{folder}: no shard.json, so these are no finished token files; run  mpadam tokenize  again")
     manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     if manifest.get("format") != FORMAT:

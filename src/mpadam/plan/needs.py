@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from mpadam.plan.supply import Supply
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey
 from mpadam.study.paths import StudyPaths
+from mpadam.training.folder import read_json
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ class DataNeed:
 
 def read_manifest(config: StudyConfig, paths: StudyPaths) -> dict[str, Any] | None:
     """The manifest of the study's data; None where there is none or it was made with other settings."""
+    manifest = read_json(paths.manifest) or {}
     try:
-        manifest: dict[str, Any] = json.loads(paths.manifest.read_bytes())
         made_with = manifest["request"]["sequences"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return None
     return manifest if made_with == config.data.model_dump(mode="json", include=set(made_with)) else None
 

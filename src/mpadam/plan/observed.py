@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mpadam.plan.jobs import Training
+from mpadam.presence import is_there
 from mpadam.study.config import StudyConfig
 from mpadam.study.paths import StudyPaths
+from mpadam.training.folder import read_json
 
 #: (model, regime)
 Cell = tuple[str, str]
@@ -38,7 +39,7 @@ def finished(trainings: Iterable[Training], paths: StudyPaths) -> dict[Training,
     found = {}
     for training in trainings:
         folder = training.folder(paths)
-        summary = _read(folder / "summary.json")
+        summary = read_json(folder / "summary.json")
         if summary is not None and summary.get("hash") == run_hash(folder):
             found[training] = summary
     return found
@@ -68,19 +69,11 @@ def _comparable(config: StudyConfig, labels: Mapping[str, Any], spec: Mapping[st
     return shape.items() <= spec.get("model", {}).items()
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None
-
-
 def run_hash(folder: Path) -> str | None:
     """The hash that run.yaml opens with; the rest is not parsed, which would take most of the time."""
-    try:
-        with (folder / "run.yaml").open(encoding="utf-8") as file:
-            key, _, value = file.readline().partition(":")
-    except (OSError, UnicodeDecodeError):
+    path = folder / "run.yaml"
+    if not is_there(path):
         return None
+    with path.open(encoding="utf-8", errors="replace") as file:
+        key, _, value = file.readline().partition(":")
     return value.strip().strip("'\"") if key == "hash" else None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mpadam.plan.assumptions import BYTES_PER_TOKEN, C4_EN, SPARE_DOCUMENTS, VOCABULARY
+from mpadam.presence import entries
 from mpadam.study.text import DataConfig
 
 DOCUMENT_END_BYTES = 8  # in ends.bin, a document
@@ -107,4 +108,6 @@ def shortage(needed: int, available: Supply, data: DataConfig) -> str | None:
 
 def _local_shards(path: str | None) -> list[int]:
     """Sizes of the training shards in a folder of C4's layout; empty where there is none."""
-    return sorted(f.stat().st_size for f in Path(path).glob("en/c4-train.*.json.gz")) if path is not None else []
+    inside = entries(Path(path) / "en") if path is not None else []
+    found = (file for file in inside if file.match("c4-train.*.json.gz"))
+    return sorted(f.stat().st_size for f in found)

@@ -78,7 +78,7 @@ def read_claims(output: Path, digest: str) -> ClaimsView | None:
 
 
 def _read(output: Path, digest: str) -> ClaimsView | None:
-    content = read_json(output / FILE) if (output / FILE).exists() else None
+    content = read_json(output / FILE)
     if content is None:
         return None
     claims = tuple(_view(claim) for claim in content["claims"])

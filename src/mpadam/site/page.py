@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from mpadam.analysis.claims.reported import below_paper_scale
 from mpadam.analysis.collect import STATUSES, Collected
+from mpadam.presence import is_there
 from mpadam.site.claims import read_claims
 from mpadam.site.facts import facts, model_facts
 from mpadam.site.paper import beside_the_paper
@@ -50,7 +51,7 @@ def render_page(collected: Collected, rows: list[RunRow]) -> str:
             downloads=[
                 Download(path.name, link(path, output))
                 for path in (output / "tables/runs.csv", output / "study.yaml", collected.paths.manifest)
-                if path.exists()
+                if is_there(path)
             ],
         )
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from mpadam.presence import is_there
 from mpadam.site.points import Point, points
 
 #: shown first, in this order; the rest follows by name
@@ -77,14 +78,14 @@ def _piece(path: Path, root: Path) -> Piece:
         caption=content["caption"],
         content=content,
         image=link(files["svg"], root) if "svg" in files else None,
-        downloads=tuple(Download(suffix.upper(), link(f, root)) for suffix, f in files.items() if f.exists()),
+        downloads=tuple(Download(suffix.upper(), link(f, root)) for suffix, f in files.items() if is_there(f)),
         points=points(files["csv"]) if "svg" in files else (),
     )
 
 
 def _has_twin(path: Path, root: Path) -> bool:
     """Whether it is a figure, and a table has its name."""
-    return path.parent.name == "figures" and (root / "tables" / path.name).exists()
+    return path.parent.name == "figures" and is_there(root / "tables" / path.name)
 
 
 def link(path: Path, root: Path) -> str:

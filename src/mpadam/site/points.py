@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mpadam.analysis.cells import CellKey
 from mpadam.analysis.style import optimizer_styles
+from mpadam.presence import is_there
 
 _CELL = ("model", "budget", "regime", "optimizer")
 
@@ -24,7 +25,7 @@ class Point:
 
 def points(numbers: Path) -> tuple[Point, ...]:
     """The cells that a figure shows, each once, from its CSV; none where it shows no cells, or has no CSV."""
-    if not numbers.exists():
+    if not is_there(numbers):
         return ()
     with numbers.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from mpadam.presence import is_there
 from mpadam.study.load import ConfigError, read_yaml
 from mpadam.training.folder import RunFolder, read_json
 
@@ -52,8 +53,8 @@ def specification(folder: RunFolder, summary: Mapping[str, Any]) -> dict[str, An
     if isinstance(spec := summary.get("spec"), dict):
         return spec
     try:
-        spec = read_yaml(folder.run_file).get("spec")
-    except (ConfigError, OSError):
+        spec = read_yaml(folder.run_file).get("spec") if is_there(folder.run_file) else None
+    except ConfigError:
         return {}
     return spec if isinstance(spec, dict) else {}
 
@@ -70,7 +71,7 @@ def log_tail(folder: RunFolder) -> str:
 
 def first_and_last(folder: RunFolder) -> list[tuple[int, float]]:
     """(step, training loss) of the first and the last logged step; empty where none was logged."""
-    if not folder.metrics.exists():
+    if not is_there(folder.metrics):
         return []
     with folder.metrics.open(encoding="utf-8", errors="replace") as file:
         first = file.readline()
@@ -88,7 +89,7 @@ def _point(line: str) -> tuple[int, float] | None:
 
 def _last_lines(path: Path) -> list[str]:
     """The whole lines at the end of a file."""
-    if not path.exists():
+    if not is_there(path):
         return []
     with path.open("rb") as file:
         size = file.seek(0, 2)

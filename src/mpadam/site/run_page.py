@@ -11,6 +11,7 @@ from jinja2 import Template
 
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.tunings import Tuning
+from mpadam.presence import is_there
 from mpadam.site.pieces import link
 from mpadam.site.records import environment, first_and_last, flat, log_tail, specification, text_of
 from mpadam.site.rows import PAGES, RunRow
@@ -85,7 +86,7 @@ def run_page(collected: Collected, row: RunRow, cell: list[RunRow]) -> RunPage:
         home=f"{link(output / 'index.html', here)}",
         style=link(output / PAGES / "style.css", here),
         results=_results(summary),
-        curve=link(folder.plot, here) if folder.plot.exists() else None,
+        curve=link(folder.plot, here) if is_there(folder.plot) else None,
         curve_alt=_curve_alt(folder, summary),
         siblings=[(other, link(output / other.page, here)) for other in cell if other != row],
         hyperparameters=_hyperparameters(spec, summary, tuning),
@@ -131,4 +132,4 @@ def _files(folder: RunFolder, here: Path) -> list[File]:
         *(folder.summary, folder.run_file, folder.metrics, folder.log, folder.environment),
         *(folder.plot, folder.weights, folder.failure),
     )
-    return [File(path.name, link(path, here), f"{path.stat().st_size:,}") for path in named if path.exists()]
+    return [File(path.name, link(path, here), f"{path.stat().st_size:,}") for path in named if is_there(path)]

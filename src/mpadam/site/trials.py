@@ -10,6 +10,7 @@ from pathlib import Path
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.style import optimizer_styles
 from mpadam.analysis.tunings import Tuning
+from mpadam.presence import is_there
 from mpadam.site.pieces import link
 from mpadam.site.records import text_of
 from mpadam.training.folder import RunFolder
@@ -70,7 +71,7 @@ def trials(collected: Collected, tuning: Tuning, here: Path) -> tuple[Trial, ...
                 values=", ".join(f"{name} {text_of(value)}" for name, value in trial["values"].items()),
                 perplexity=f"{math.exp(min(trial['val_loss'], _LARGEST_LOSS)):,.2f}" if done else str(trial["status"]),
                 chosen=index == tuning.best,
-                curve=link(curve, here) if curve.exists() else None,
+                curve=link(curve, here) if is_there(curve) else None,
             )
         )
     return tuple(found)

@@ -14,7 +14,7 @@ from mpadam.study.config import StudyConfig
 from mpadam.study.paths import StudyPaths
 
 #: states whose trainings are listed one by one, in this order; the others are only counted
-LISTED = ("running", "stale", "failed", "diverged", "stopped")
+LISTED = ("running", "stale", "failed", "diverged", "stopped", "unreadable")
 
 
 @dataclass(frozen=True)

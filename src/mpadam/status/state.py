@@ -7,6 +7,7 @@ failed     an attempt ended in a way that repeating cannot mend (failure.json)
 stale      there is a lock, and its holder is dead: the next attempt takes it over
 stopped    begun, and nobody is at it: the next attempt goes on from the newest checkpoint
 waiting    not begun
+unreadable a file of it may not or cannot be read, so that none of the above can be told
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from mpadam.presence import is_there, why_unreadable
 from mpadam.status.tail import last_lines, last_records
 from mpadam.training.folder import RunFolder, read_json
 from mpadam.training.lock import is_held
 
-STATES = ("done", "diverged", "running", "failed", "stale", "stopped", "waiting")
+STATES = ("done", "diverged", "running", "failed", "stale", "stopped", "waiting", "unreadable")
 #: states that no further attempt changes
 ENDED = ("done", "diverged", "failed")
 
@@ -45,7 +47,13 @@ class State:
 
 def read_state(path: Path) -> State:
     """The state of the run folder at `path`; files that are missing, torn or of another run count as absent."""
-    folder = RunFolder(path)
+    try:
+        return _read_state(RunFolder(path))
+    except OSError as error:
+        return State("unreadable", note=why_unreadable(error))
+
+
+def _read_state(folder: RunFolder) -> State:
     lock = _read_lock(folder.lock)  # first: a run that ends meanwhile lets go of it after its summary is there
     run_hash, steps = read_run(folder.run_file)
     summary = _of_run(folder.summary, run_hash)
@@ -58,7 +66,7 @@ def read_state(path: Path) -> State:
     failure = _of_run(folder.failure, run_hash)
     if failure is not None:
         return State("failed", **progress, note=_one_line(failure.get("error")))
-    if records or folder.checkpoints.is_dir():
+    if records or is_there(folder.checkpoints):
         return State("stopped", **progress, note=_one_line("".join(last_lines(folder.log)[-1:])))
     return State("waiting", steps=steps)
 
@@ -68,10 +76,7 @@ def read_run(path: Path) -> tuple[str | None, int | None]:
 
     Two lines are looked for, since parsing a thousand files as YAML takes seconds.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return None, None
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if is_there(path) else []
     values = dict(line.strip().partition(": ")[::2] for line in lines)
     steps = values.get("steps", "")
     return values.get("hash", "").strip("'\"") or None, int(steps) if steps.isdecimal() else None
@@ -79,10 +84,7 @@ def read_run(path: Path) -> tuple[str | None, int | None]:
 
 def _of_run(path: Path, run_hash: str | None) -> dict[str, Any] | None:
     """A summary or failure, if it is of the run that run.yaml describes."""
-    try:
-        content = read_json(path)
-    except OSError:
-        return None
+    content = read_json(path)
     return content if content is not None and run_hash is not None and content.get("hash") == run_hash else None
 
 
@@ -98,9 +100,9 @@ def _read_lock(path: Path) -> tuple[dict[str, Any], bool] | None:
     """Who holds the lock and whether that process lives; None where there is no lock."""
     try:
         holder, held = read_json(path) or {}, is_held(path)
-    except (OSError, KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError):
         holder, held = {}, False  # torn
-    return (holder, held) if held or path.exists() else None
+    return (holder, held) if held or is_there(path) else None
 
 
 def _locked(lock: tuple[Mapping[str, Any], bool], progress: Mapping[str, Any], eta: float | None) -> State:

@@ -7,20 +7,24 @@ import os
 from pathlib import Path
 from typing import Any
 
+from mpadam.presence import is_there
+
 WINDOW = 8192  # bytes; a line of metrics.jsonl has about 200
 
 
 def last_lines(path: Path, *, window: int = WINDOW) -> list[str]:
     """The whole lines among the last `window` bytes; a line that is still being written is left out.
 
-    Empty for a file that is missing, empty or unreadable.
+    Empty for a file that is missing or empty.
     """
+    if not is_there(path):
+        return []
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - window - 1))
             block = file.read()
-    except OSError:
+    except FileNotFoundError:  # gone meanwhile
         return []
     whole = block[: block.rfind(b"\n") + 1].splitlines()
     if size > window + 1:

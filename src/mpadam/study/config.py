@@ -16,7 +16,7 @@ from mpadam.diagnostics.options import Diagnostics
 from mpadam.measure.options import Measure
 from mpadam.optim.hyperparameters import check_hyperparameters
 from mpadam.optim.names import OptimizerName, parse_optimizer_name
-from mpadam.study.section import Fraction, Name, PlainWords, PositiveInt, Section
+from mpadam.study.section import Fraction, Name, PathText, PositiveInt, Section
 from mpadam.study.text import DataConfig, TokenizerConfig
 
 
@@ -128,9 +128,7 @@ class TrainingConfig(Section):
     state_dtype: Literal["bf16", "fp32"] = Field("bf16", description="of moments, where the masters are not fp32")
     device: Literal["cpu", "cuda"] = "cuda"
     threads: PositiveInt = Field(8, description="CPU threads of a run: they change the order of sums")
-    compile: Annotated[Literal["auto", True, False], PlainWords] = Field(
-        "auto", description="torch.compile of the optimizer step"
-    )
+    compile: Literal["auto", True, False] = Field("auto", description="torch.compile of the optimizer step")
     attention: Literal["sdpa", "flash_attention_2", "eager"] = "sdpa"
     liger: bool = Field(False, description="Liger kernels for norms, rotary embedding and MLP (CUDA)")
     fp8_backend: Literal["auto", "transformer_engine", "native", "emulated"] = Field(
@@ -192,7 +190,7 @@ class TuningConfig(Section):
     steps_fraction: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="length of a trial, share of a run")
     seed: Annotated[int, Field(ge=0)] = Field(1000, description="of all trials; not one of the study's seeds")
     transfer: TransferConfig = TransferConfig()
-    trials_per_job: Annotated[Literal[1, "all"], PlainWords] = Field(
+    trials_per_job: Literal[1, "all"] = Field(
         1, description="all: the trials of a tuning share one job and its imports"
     )
 
@@ -206,8 +204,8 @@ class WandbConfig(Section):
 class ContainerConfig(Section):
     """What jobs run in. It changes no number of a run that the environment outside would not give too."""
 
-    image: str | None = Field(None, description="an image file, or docker://...; null: no container")
-    binds: list[str] = Field(
+    image: PathText | None = Field(None, description="an image file, or docker://...; null: no container")
+    binds: list[PathText] = Field(
         default_factory=list, description="further folders that jobs need; data, tokenizer, results come by themselves"
     )
 
@@ -279,6 +277,9 @@ class StudyConfig(Section):
 
     @model_validator(mode="after")
     def _cross_references(self) -> StudyConfig:
+        names = [grid.name for grid in self.grids]
+        if repeated := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"grids: {repeated[0]!r} names two grids; write e.g.  name: {repeated[0]}-2")
         for grid in self.grids:
             for axis in ("models", "budgets", "regimes", "optimizers", "seeds"):
                 declared = list(getattr(self, axis))

@@ -7,10 +7,12 @@ site` the pages, with links to what is there.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from mpadam.presence import is_there
 from mpadam.probes.outputs import TABLE as PROBES
 
 _RUN = ("run.yaml", "summary.json", "metrics.jsonl", "environment.json")
@@ -32,20 +34,26 @@ def keep(study: Path, out: Path) -> list[Path]:
 
     Raises ValueError if `study` is no study's folder with a result, or `out` is there already or inside it.
     """
-    if not (study / "data" / "manifest.json").is_file() or not any(study.glob("runs/*/*/*/*/*/summary.json")):
+    if not is_there(study / "data" / "manifest.json") or not any(study.glob("runs/*/*/*/*/*/summary.json")):
         raise ValueError(
             f"{study}: no folder of a study with results, which has data/manifest.json and runs/; see results/README.md"
         )
     if out.resolve().is_relative_to(study.resolve()):
         raise ValueError(f"{out}: lies inside {study}; name a folder outside")
-    if out.exists() and any(out.iterdir()):
+    if is_there(out) and any(out.iterdir()):
         raise ValueError(f"{out}: is there already, and is not overwritten; delete it, or name another")
     return [_copy(path, out / path.relative_to(study)) for path in _files(study)]
 
 
 def _files(study: Path) -> Iterator[Path]:
-    found = (path for pattern in _PATTERNS for path in sorted(study.glob(pattern)) if path.is_file())
+    for _ in os.walk(study, onerror=_raise):  # a pattern passes over folders that may not be read
+        pass
+    found = (path for pattern in _PATTERNS for path in sorted(study.glob(pattern)) if not path.is_dir())
     return (path for path in found if path.name != f"{PROBES}.csv")
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _copy(source: Path, copy: Path) -> Path:

@@ -1,6 +1,7 @@
 """Reading configuration: YAML in, `StudyConfig` out, or one clear line that says what is wrong and how to write it.
 
-Overlays are merged as Snakemake merges them: dictionaries deeply, everything else replaced.
+The workflow reads its files here too, so that they mean the same to Snakemake. Overlays are merged as Snakemake does:
+dictionaries deeply, everything else replaced.
 """
 
 from __future__ import annotations
@@ -22,16 +23,72 @@ class ConfigError(ValueError):
     """The configuration is wrong. The message names key, value and remedy, in one line."""
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML whose floats may lack a dot (`8e-5`), as in YAML 1.2, and whose keys may not repeat."""
+_MERGE = "tag:yaml.org,2002:merge"
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                line = node.start_mark.line + 1
-                raise ConfigError(f"key {key!r} stands twice in the mapping that starts at line {line}; keep one")
-        return super().construct_mapping(node, deep=deep)
+
+class _Loader(yaml.SafeLoader):
+    """YAML whose floats may lack a dot (`8e-5`), as in YAML 1.2, and whose keys may not repeat.
+
+    Keys are compared before merge keys (`<<: *small`) are resolved, since a key may override a merged one.
+    """
+
+    def get_single_node(self) -> Any:
+        node = super().get_single_node()
+        self._refuse_repeated_keys(node, set())
+        return node
+
+    def _refuse_repeated_keys(self, node: Any, seen: set[int]) -> None:
+        if id(node) in seen:  # an anchored node is met again at each of its aliases
+            return
+        seen.add(id(node))
+        lines: dict[Any, int] = {}
+        for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+            name, line = self._key(key), key.start_mark.line + 1
+            if name in lines:
+                where = f"on lines {lines[name]} and {line}" if lines[name] != line else f"on line {line}"
+                raise ConfigError(f"key {name!r} is given twice, {where}; keep one")
+            lines[name] = line
+            self._refuse_repeated_keys(value, seen)
+        for item in node.value if isinstance(node, yaml.SequenceNode) else ():
+            self._refuse_repeated_keys(item, seen)
+
+    def _key(self, node: yaml.Node) -> Any:
+        """A key as Python compares it; one that is no scalar stands for itself, and is refused later."""
+        if not isinstance(node, yaml.ScalarNode):
+            return node
+        return node.value if node.tag == _MERGE else self.construct_object(node)
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Put what a mapping merges before its own keys, since the last of two equal keys counts.
+
+        PyYAML 6.0.4 may lose a key by which a merged mapping overrides what it merges itself.
+        """
+        sources: list[Any] = []
+        for key, value in node.value:
+            if key.tag == _MERGE:
+                sources += value.value if isinstance(value, yaml.SequenceNode) else [value]
+        node.value = [pair for pair in node.value if pair[0].tag != _MERGE]
+        for source in sources:  # the first of several counts
+            if not isinstance(source, yaml.MappingNode):
+                raise ConfigError(
+                    f"line {source.start_mark.line + 1}: << merges mappings (<<: *anchor), no {source.id}"
+                )
+            self.flatten_mapping(source)
+            node.value = [*source.value, *node.value]
+
+
+def _decimal(loader: _Loader, node: yaml.ScalarNode) -> int:
+    """A whole number. YAML 1.1 reads 010 as 8 and 1:30 as 90, which nobody means by them."""
+    number: int = loader.construct_yaml_int(node)
+    if ":" in node.value or re.match("[-+]?0[0-9_]", node.value):
+        line = node.start_mark.line + 1
+        raise ConfigError(
+            f"line {line}: YAML reads {node.value} as {number}; write {number}, or quote what is no number"
+        )
+    return number
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _decimal)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -53,20 +110,43 @@ def to_yaml(content: Mapping[str, Any]) -> str:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file; an empty file is an empty mapping."""
+    """The mapping in a YAML or JSON file."""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8: {error}; save it as UTF-8") from None
+    content = _parse(text, str(path))
     if content is None:
-        return {}
+        raise ConfigError(f"{path}: is empty, as Snakemake refuses too; write  {{}}  for a file that says nothing")
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected a mapping (key: value), found a {type(content).__name__}")
     return content
+
+
+def read_words(words: Iterable[str]) -> dict[str, Any]:
+    """The mapping that `--config key=value ...` of Snakemake's command line gives, each over the ones before."""
+    content: dict[str, Any] = {}
+    for word in words:
+        key, _, value = word.partition("=")
+        content = merge(content, {key: _parse(value, f"--config {key}")})
+    return content
+
+
+def _parse(text: str, source: str) -> Any:
+    """The content of a YAML document. JSON is one too, except that it may be indented with tabs."""
+    try:
+        json.loads(text)
+        text = text.replace("\t", " ")
+    except ValueError:
+        pass
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())}") from None
 
 
 def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,11 +158,11 @@ def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def load_study(paths: Iterable[Path]) -> StudyConfig:
-    """The study that these files, each over the ones before, describe."""
+def load_study(paths: Iterable[Path], words: Iterable[str] = ()) -> StudyConfig:
+    """The study that these files, each over the ones before, and `--config key=value` over all of them describe."""
     content: dict[str, Any] = {}
-    for path in paths:
-        content = merge(content, read_yaml(path))
+    for overlay in (*map(read_yaml, paths), read_words(words)):
+        content = merge(content, overlay)
     return parse_study(content)
 
 
@@ -113,8 +193,8 @@ def _describe(error: ValidationError) -> str:
         close = difflib.get_close_matches(str(first["input"]), allowed, n=1, cutoff=0.3) or allowed[:1]
         expected = first["ctx"]["expected"]
         return f"{key}: {first['input']!r} is not one of {expected}; write e.g.  {location[-1]}: {close[0]}"
-    if kind == "string_type" and location and location[-1] == "[key]":
-        return f"{key}: the name {first['input']!r} is not a string (YAML reads yes, no, on, off, numbers so); quote it"
+    if kind in ("string_type", "invalid_key"):
+        return f"{key}: {first['input']!r} is not a string (YAML reads yes, no, on, off, null, numbers so); quote it"
     if kind == "value_error":
         message = str(first["ctx"]["error"])
         return message if key == "config" else f"{key}: {message}"

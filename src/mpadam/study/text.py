@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from mpadam.study.section import PositiveInt, Section
+from mpadam.study.section import PathText, PositiveInt, Section
 
 
 def _commit(revision: str) -> str:
@@ -32,11 +32,13 @@ class DataConfig(Section):
     """Text, and how sequences are cut from it (paper.md section 4)."""
 
     source: Literal["builtin", "c4_folder", "c4_hub", "saved_dataset"]
-    path: str | None = Field(None, description="folder that holds en/c4-train.*.json.gz (c4_folder)")
-    path_train: str | None = Field(None, description="folder made by datasets.save_to_disk (saved_dataset)")
-    path_validation: str | None = Field(None, description="the same, of validation text (saved_dataset)")
+    path: PathText | None = Field(None, description="folder that holds en/c4-train.*.json.gz (c4_folder)")
+    path_train: PathText | None = Field(None, description="folder made by datasets.save_to_disk (saved_dataset)")
+    path_validation: PathText | None = Field(None, description="the same, of validation text (saved_dataset)")
     revision: Commit | None = Field(None, description="commit of allenai/c4 on the hub (c4_hub)")
-    downloads: str = Field("downloads", description="folder that keeps what is fetched from the hub, for all studies")
+    downloads: PathText = Field(
+        "downloads", description="folder that keeps what is fetched from the hub, for all studies"
+    )
     downloads_at_once: PositiveInt = Field(4, description="files fetched at the same time by the whole workflow")
     train_shards: PositiveInt | None = Field(
         None,
@@ -82,7 +84,7 @@ class TokenizerConfig(Section):
 
     source: Literal["bpe", "folder", "hub"]
     vocab_size: Annotated[int, Field(ge=258)] | None = Field(None, description="size of the trained vocabulary (bpe)")
-    path: str | None = Field(None, description="folder with tokenizer.json (folder)")
+    path: PathText | None = Field(None, description="folder with tokenizer.json (folder)")
     repo: str | None = Field(None, description="name on the hub, e.g. hf-internal-testing/llama-tokenizer (hub)")
     revision: Commit | None = Field(None, description="commit of that repository (hub)")
     eos_token: str | None = Field(

@@ -5,7 +5,9 @@ All decisions of the workflow are here, where they are tested; the rules only na
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -283,6 +285,17 @@ def _run_key(wildcards: Any) -> RunKey:
 
 def _tuning_key(wildcards: Any) -> TuningKey:
     return TuningKey(wildcards.model, wildcards.regime, wildcards.optimizer)
+
+
+def rule_names(names: Iterable[str]) -> dict[str, str]:
+    """Name -> name of its rule, in letters, digits and `_`; two that would be called the same get a number."""
+    rules: dict[str, str] = {}
+    for name in names:
+        plain = re.sub(r"\W", "_", name)
+        numbered = (f"{plain}_{number}" for number in itertools.count(2))
+        taken = set(rules.values())
+        rules[name] = next(rule for rule in itertools.chain([plain], numbered) if rule not in taken)
+    return rules
 
 
 def sources(*packages: str) -> list[str]:

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from mpadam.atomic import write_json
+from mpadam.presence import entries
 from mpadam.training.folder import read_json, sha256
 
 log = logging.getLogger(__name__)
@@ -146,7 +147,7 @@ def _delete(path: Path) -> None:
 
 def step_folders(root: Path) -> list[Path]:
     """Folders of the checkpoints of a run under way, oldest first."""
-    return sorted(p for p in root.glob("step*") if re.fullmatch(r"step\d{8}", p.name))
+    return [path for path in entries(root) if re.fullmatch(r"step\d{8}", path.name)]
 
 
 def _sync_folder(path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mpadam.atomic import write_json
+from mpadam.presence import is_there
 from mpadam.study.spec import RunFile, RunSpec, differing_fields
 
 
@@ -162,7 +163,7 @@ def raise_known_failure(folder: RunFolder, run: RunFile) -> None:
 
 def sha256(path: Path) -> str | None:
     """SHA-256 of a file, None if there is none."""
-    if not path.is_file():
+    if not is_there(path):
         return None
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -170,8 +171,10 @@ def sha256(path: Path) -> str | None:
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file; None if the file is missing or no such object, which a torn disk can leave."""
+    if not is_there(path):
+        return None
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError):  # gone meanwhile, as a lock may be
         return None
     return content if isinstance(content, dict) else None

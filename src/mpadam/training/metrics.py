@@ -11,6 +11,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from mpadam.presence import is_there
+
 
 class MetricsFile:
     """Appends whole lines."""
@@ -38,7 +40,7 @@ def holds(path: Path, offset: int) -> bool:
     """Whether the file has at least `offset` bytes and a line ends there."""
     if offset == 0:
         return True
-    if not path.is_file() or path.stat().st_size < offset:
+    if not is_there(path) or path.stat().st_size < offset:
         return False
     with path.open("rb") as file:
         file.seek(offset - 1)

@@ -19,6 +19,7 @@ import pandas as pd
 from mpadam.analysis.claims.data import Fit, FitComparison, Fitted
 from mpadam.analysis.claims.samples import Sample
 from mpadam.analysis.style import optimizer_styles
+from mpadam.presence import is_there
 
 # --- matrix fitting --------------------------------------------------------------------------------------------------
 
@@ -26,7 +27,7 @@ from mpadam.analysis.style import optimizer_styles
 def fit_samples(metric: Fit, folder: Path) -> list[Sample]:
     """A cell a comparison; ln(error) of the rival less that of the subject, paired by matrix."""
     path = folder / "matrix-fitting" / "results.json"
-    if not path.exists():
+    if not is_there(path):
         return [absent(_fit_name(one), one.task) for one in metric.comparisons]
     with _written_by_diagnose(path.parent):
         kept = json.loads(path.read_text(encoding="utf-8"))["choices"]
@@ -101,7 +102,7 @@ _TICKS = (
 def capabilities(folder: Path) -> list[Sample]:
     """The share of Table 1's ticks that were measured, by format; nearest rounding."""
     path = folder / "capabilities" / "capabilities.csv"
-    if not path.exists():
+    if not is_there(path):
         return [absent("ticks of Table 1", "every format")]
     with _written_by_diagnose(path.parent):
         return list(_ticks(pd.read_csv(path)))
@@ -131,7 +132,7 @@ _UNCLIPPED = 0.0107
 def growth(folder: Path) -> list[Sample]:
     """How the multiplicative step grows with |w|: slope of ln(step) over ln|w|, 0 not at all, 1 in proportion."""
     path = folder / "survival-grid" / "survival.csv"
-    if not path.exists():
+    if not is_there(path):
         return [absent("M+Adam's multiplicative step", "|w| above 0.01")]
     with _written_by_diagnose(path.parent):
         return list(_slopes(pd.read_csv(path)))

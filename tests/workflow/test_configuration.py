@@ -1,0 +1,132 @@
+"""One configuration: Snakemake plans what `mpadam` reads, or ends in one line before any job is planned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mpadam.study.load import ConfigError
+from mpadam.study.profiles import check_configfiles
+from tests.workflow.toy import OVERLAY, ROOT, Toy, make_toy
+
+#: names that validation accepts, and that collided or fitted no wildcard
+NAMES = """\
+data: {downloads: "${MPADAM_TEST_DISK}/dl"}
+models:
+  nano: &nano {hidden_size: 16, intermediate_size: 32, layers: 1, heads: 2, steps_1x: 6}
+  200k@wide: {<<: *nano, layers: 2}
+  200k: {<<: *nano}
+  200k-bf16: {<<: *nano}
+  "1e5": {<<: *nano}
+regimes:
+  bf16: {masters: bf16, compute: bf16}
+  "null": {masters: bf16, compute: bf16}
+  seed0@trial_1: {masters: bf16, compute: bf16}
+optimizers:
+  x@my_lr: {optimizer: adamw, search: {lr: [1e-3, 2e-3]}}
+  x@my-lr: {optimizer: adamw, search: {lr: [1e-3, 2e-3]}}
+seeds: [0]
+grids:
+  - {name: a@b_c, models: [200k, 200k-bf16], regimes: [bf16-bf16, bf16], optimizers: [x@my_lr], runs_per_job: 2}
+  - {name: a@b-c, models: [200k@wide, "1e5"], regimes: ["null"], optimizers: [x@my_lr, x@my-lr], runs_per_job: 3}
+  - {name: alone, models: [200k@wide, "1e5"], regimes: [seed0@trial_1], optimizers: [x@my_lr, x@my-lr]}
+"""
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
+    """A project in which nothing has run, and in this module nothing will."""
+    toy = make_toy(tmp_path_factory.mktemp("configuration") / "toy")
+    (toy.folder / "names.yaml").write_text(NAMES)
+    (toy.folder / "twice.yaml").write_text(OVERLAY + "seeds: [0]\n")
+    profile = toy.folder / "profiles/twice/config.yaml"
+    profile.parent.mkdir()
+    profile.write_text("configfile: twice.yaml\ncores: 1\n")
+    return toy
+
+
+def refused(toy: Toy, *arguments: str) -> str:
+    """The one line that the workflow ends in."""
+    done = toy.command("--dry-run", *arguments)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    assert "Job stats" not in done.stdout + done.stderr
+    return next(line for line in done.stderr.splitlines() if line.startswith("mpadam: "))
+
+
+def test_n16_n19_n21_what_validation_accepts_is_planned(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N16, N19, N21: merge keys, a variable in a path, and names of every kind, each in rules and wildcards."""
+    monkeypatch.setenv("MPADAM_TEST_DISK", str(toy.folder / "disk"))
+    planned = toy.planned("--configfile", "toy.yaml", "names.yaml")
+    counts = {kind: sum(rule.startswith(kind) for rule in planned) for kind in ("trials_", "specs_of_trials_", "runs_")}
+    assert counts == {"trials_": 12, "specs_of_trials_": 12, "runs_": 4}
+    assert (planned["train"], planned["select"]) == (4, 12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "source"),
+    [
+        (["--profile", "profiles/local", "--configfile", "twice.yaml"], "twice.yaml: key 'seeds'"),
+        (["--profile", "profiles/twice"], "twice.yaml: key 'seeds'"),
+        (
+            ["--profile", "profiles/local", "--configfile", "toy.yaml", "--config", "tuning={trials: 1, trials: 2}"],
+            "--config tuning: key 'trials'",
+        ),
+    ],
+    ids=["overlay", "profile", "words"],
+)
+def test_n18_a_key_that_is_given_twice_ends_the_workflow(toy: Toy, arguments: list[str], source: str) -> None:
+    line = refused(toy, *arguments)
+    assert line.startswith("mpadam: configuration: ")
+    assert f"{source} is given twice, on line" in line
+
+
+def test_n38_the_study_of_a_profile_is_not_replaced_unnoticed(toy: Toy) -> None:
+    line = refused(toy, "--profile", "profiles/smoke", "--configfile", "toy.yaml")
+    assert "--configfile studies/smoke.yaml toy.yaml " in line
+    assert line.endswith("--profile profiles/local --configfile toy.yaml")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "--profile profiles/smoke --configfile my.yaml",
+        "--profile=profiles/smoke --configfile=my.yaml -n",
+        "--profile profiles/smoke/config.yaml --configfiles my.yaml",
+        "--workflow-profile smoke --configfile my.yaml",
+        "--profile profiles/smoke --profile profiles/local --configfile my.yaml",
+        "--profile profiles/smoke --configfile my.yaml studies/smoke.yaml",
+        "--configfile my.yaml --prof profiles/smoke -- all",
+    ],
+)
+def test_n38_however_the_profile_is_named(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    given = [Path(word).absolute() for word in ("my.yaml", "studies/smoke.yaml") if word in command]
+    with pytest.raises(ConfigError, match=r"--configfile studies/smoke.yaml my.yaml  and .*--configfile my.yaml$"):
+        check_configfiles(command.split(), given)
+
+
+def test_n38_a_profile_in_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("SNAKEMAKE_PROFILE", "profiles/smoke")
+    with pytest.raises(ConfigError, match="the study of --profile profiles/smoke"):
+        check_configfiles(["--configfile", "my.yaml"], [Path("my.yaml").absolute()])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "--profile profiles/smoke",
+        "--profile profiles/smoke --config seeds=[0]",
+        "--profile profiles/smoke --configfile studies/smoke.yaml my.yaml",
+        "--profile profiles/local --configfile studies/smoke.yaml my.yaml",
+        "--profile profiles/local --configfile studies/pilot.yaml",
+        "--profile slurm --configfile my.yaml",
+        "--configfile my.yaml --cores 1",
+    ],
+)
+def test_n38_the_ways_of_the_readme_go_on(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    given = [Path(word).absolute() for word in command.split() if word.endswith(".yaml")]
+    check_configfiles(command.split(), given)
