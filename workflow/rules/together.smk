@@ -3,7 +3,7 @@
 # Inputs:  run.yaml of each run of the job
 # Outputs: summary.json of each
 # Steps:   train one after another. What is finished under its hash is answered from its folder and not repeated, so
-#          one changed run repeats that run alone, though Snakemake starts the whole job
+#          one changed run repeats that run alone, though Snakemake starts the whole job. The longest job starts first
 
 _jobs = STUDY.shared_jobs()
 for _name, _rule in rule_names(_jobs).items():
@@ -40,6 +40,7 @@ for _name, _rule in rule_names(_jobs).items():
         benchmark:
             f"{LOGS}/train/{_name}.benchmark.tsv"
         threads: STUDY.config.training.threads
+        priority: round(STUDY.expected_seconds(STUDY.run_files(_keys, "summary.json")))
         resources:
             **STUDY.shared_resources(_keys),
         params:
