@@ -30,7 +30,7 @@ from mpadam.optim.ambient import float32_arithmetic
 from mpadam.optim.apollo import can_compress, projection_at
 from mpadam.optim.checkpoints import box, difference, layout, unbox
 from mpadam.optim.checks import check_gradient, check_sharding, check_values, is_trained
-from mpadam.optim.compiled import CompiledUpdate, can_compile
+from mpadam.optim.compiled import CompiledUpdate, can_compile, scalars
 from mpadam.optim.options import (
     DTYPES,
     check_fixed,
@@ -70,8 +70,9 @@ class _Shared:
         self.group = group
         self._fixed = fixed(group)
         self.rates = cache(partial(rates_at, group))
-        self.rate_tensors = cache(lambda t: self.rates(t).tensors())
+        self.scalars = cache(lambda t, compress: scalars(self._constants(compress), self.rates(t)))
         self._constants = cache(lambda compress: constants(group, compress=compress))
+        self.form = cache(lambda compress: self._constants(compress).form())
 
     def check(self, slot: _Slot) -> None:
         """ValueError if an option moved that must not."""
@@ -329,9 +330,9 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         if self.observer is not None:
             self.observer(p, observed_update(slot.plan, operands, shared.rates(t), t))
         elif group["compile"] and can_compile(operands.grad.device.type):
-            if slot.compiled is None or slot.compiled.plan is not slot.plan:
+            if slot.compiled is None or slot.compiled.plan.constants != shared.form(slot.compresses):
                 slot.compiled = CompiledUpdate(slot.plan)
-            slot.compiled(operands, shared.rate_tensors(t))
+            slot.compiled(operands, shared.scalars(t, slot.compresses))
         else:
             update(slot.plan, operands, shared.rates(t))
         state["step"] = t

@@ -43,7 +43,7 @@ def check_sharding(p: Tensor, plan: Plan) -> None:
     """What needs more than this rank's rows cannot be done on a shard."""
     whole = plan.store.format.name.startswith("nvfp4") or plan.constants.second_moment == "apollo_e"
     whole = whole or plan.constants.multiplicative_form == "normalized_rho_tensor"
-    whole = whole or plan.constants.block_scale_exponent != 0
+    whole = whole or plan.constants.modulates
     # Blocks run along the last dimension; tiles (`block_shape`) of several rows along the last two.
     tiled = getattr(plan.store.format, "block", (1, 1))[0] > 1
     blocks_cut = plan.store.format.dtype is None and splits(p, last=2 if tiled else 1)
