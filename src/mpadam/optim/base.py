@@ -39,6 +39,7 @@ from mpadam.optim.options import (
     constants,
     fixed,
     name_of,
+    plain,
     rates_at,
     resolve,
 )
@@ -378,7 +379,8 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
             key: {k: as_part(params[key], v) if isinstance(v, Tensor) else v for k, v in kept.items()}
             for key, kept in saved["state"].items()
         }
-        return saved | {"state": state}
+        groups = [{key: plain(value) for key, value in group.items()} for group in saved["param_groups"]]
+        return saved | {"state": state, "param_groups": groups}
 
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"_formats": self._formats}

@@ -50,8 +50,8 @@ def layout(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def difference(theirs: Mapping[str, Any], ours: Mapping[str, Any], *, here: str) -> str | None:
     """How two layouts differ, in words that go on after "the checkpoint keeps"; None if they do not."""
-    for key in theirs.keys() & ours.keys():
-        if theirs[key] != ours[key]:
+    for key in theirs:
+        if key in ours and theirs[key] != ours[key]:
             return f"{key} of {_text(theirs[key])}, {here} {_text(ours[key])}"
     if theirs.keys() != ours.keys():
         return f"{', '.join(theirs) or 'nothing'}, {here} {', '.join(ours) or 'nothing'}"
@@ -77,6 +77,6 @@ def _check_state(name: object, saved: Mapping[str, Any], own: Mapping[str, Any])
     if different:
         frozen = "" if saved and own else " (nothing where a parameter is frozen: freeze the same ones first)"
         raise ValueError(
-            f"the checkpoint keeps for parameter {name} {different}{frozen}: build model and optimizer as those that "
+            f"for parameter {name} the checkpoint keeps {different}{frozen}: build model and optimizer as those that "
             "were saved"
         )
