@@ -108,7 +108,7 @@ def test_n1_groups_are_found_by_their_names() -> None:
         (
             "kq",
             {"k": (6, 4)},
-            r"for parameter k the checkpoint keeps m of shape \(4, 6\) and dtype bfloat16, the optimizer shape \(6, 4\)",
+            r"for parameter k the checkpoint keeps m of shape \(4, 6\) .* the optimizer shape \(6, 4\)",
         ),
     ],
 )
@@ -309,25 +309,30 @@ def other_values(values: Tensor) -> dict[str, Tensor]:
     return {"half": values * 0.5, "one": one, "rows": values.flip(0), "columns": values.roll(4, 1), "sign": -values}
 
 
+CHANGES = {
+    "half": lambda x: x * 0.5,
+    "one": lambda x: x.index_fill(0, torch.tensor([len(x) // 2]), 7.0),
+    "rows": lambda x: x.flip(0),
+    "columns": lambda x: x.roll(4, -1),
+    "sign": lambda x: -x,
+}
+
+
 @pytest.mark.parametrize("kind", ["kahan", "master", "codes"])
-@pytest.mark.parametrize("shape", [(4, 6), (300, 64), (2051,)])
-@pytest.mark.parametrize("in_place", [True, False])
-def test_n10_other_values_are_a_write(kind: str, shape: tuple[int, ...], in_place: bool) -> None:
-    for which in ("half", "one", "rows", "columns", "sign"):
-        named = parameters("a", shape=shape)
-        p, optimizer = named["a"], build(named, kind)
-        train(optimizer, named)
-        values = other_values(p.detach().view(-1, 1) if len(shape) == 1 else p.detach()) if len(shape) > 1 else {}
-        value = values[which] if values else p.detach().roll(1) if which == "rows" else p.detach() * -0.5
+@pytest.mark.parametrize("shape", [(4, 6), (100, 64), (2051,)])
+def test_n10_other_values_are_a_write(kind: str, shape: tuple[int, ...]) -> None:
+    named = parameters("a", shape=shape)
+    p, optimizer = named["a"], build(named, kind)
+    for t, change in enumerate(CHANGES.values(), 4):
+        train(optimizer, named, t, t)
         with torch.no_grad():
-            if in_place:
-                p.copy_(value)
+            if t % 2:
+                p.copy_(change(p))
             else:
-                p.data = value.clone()
+                p.data = change(p)
         with pytest.raises(ValueError, match=r"call optimizer.reload_weights\(\)"):
-            train(optimizer, named, 4, 4)
+            train(optimizer, named, t, t)
         optimizer.reload_weights()
-        train(optimizer, named, 4, 4)
 
 
 def test_another_shape_or_dtype_is_refused_in_a_line() -> None:
