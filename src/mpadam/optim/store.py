@@ -163,12 +163,12 @@ def _place(param: Tensor) -> tuple[int, int]:
     return param._version, param.data_ptr()
 
 
-_SUMS = 1021
+_SUMS = 61
 """Sums of a checksum: a prime, so that rows, columns or heads that change places end up in other ones."""
 
 
 def _checksum(x: Tensor) -> Tensor:
-    """int64 sums over the bits of bf16 `x`, four elements as one number, every 1021st in one sum; the rest as it is."""
+    """int64 sums over the bits of bf16 `x`, four elements as one number, every 61st in one sum; the rest as it is."""
     flat = x.detach().contiguous().view(-1)
     flat = flat.clone() if flat.storage_offset() % 4 else flat
     words = flat[: len(flat) // 4 * 4].view(torch.int64)
