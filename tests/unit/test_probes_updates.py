@@ -19,6 +19,7 @@ from mpadam import AdamW, AdditiveTwin, Madam, MPlusAdam
 from mpadam.numerics import Fp8Blocks, NvFp4, round_bf16
 from mpadam.optim.rules import Step
 from mpadam.optim.store import read_weight
+from mpadam.probes.flushed import flushed_by_next_step
 from mpadam.probes.preview import preview
 from mpadam.probes.staleness import count_staleness
 from mpadam.probes.survey import role_of, survey
@@ -124,6 +125,32 @@ def test_a_sharded_parameter_is_refused_with_the_remedy():
             look(optimizer, p)
 
     run_ranks(2, work)
+
+
+# --- blocks that become zeros ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"write_back": "kahan"}, {"write_back": "stochastic"}])
+@pytest.mark.parametrize("fmt", ["nvfp4", "nvfp4_sticky"])
+def test_nvfp4_blocks_that_become_zeros_are_counted(fmt, options):
+    """Of four blocks one holds the largest weight, one is a millionth of it, one is small but kept, one is zero."""
+    weight = torch.zeros(2, 32)
+    weight[0, 0], weight[0, 16:], weight[1, :16] = 1.0, 1e-6, 1e-4
+    optimizer, p = optimizer_of("adamw", weight, weight_format=fmt, weight_decay=0.0, **options)
+    p.grad = torch.zeros_like(p)
+    lost = {"blocks": 3, "flushed": 1} if options == {"write_back": "kahan"} else {"blocks": 2, "flushed": 0}
+    assert flushed_by_next_step(optimizer) == survey_of(optimizer, p)["nvfp4"] == lost  # only a carry holds the rest
+    p.grad[0, 16:] = 1e-3
+    optimizer.param_groups[0]["lr"] = 1e-10  # the first step of each weight: from zero to zero
+    assert flushed_by_next_step(optimizer) == {"blocks": 3, "flushed": 1}
+    optimizer.param_groups[0]["lr"] = 1e-2
+    assert flushed_by_next_step(optimizer) == {"blocks": 3, "flushed": 0}
+
+
+def test_only_nvfp4_has_blocks_to_count():
+    optimizer, p = optimizer_of("adamw", normal(0), weight_format="fp8_e4m3")
+    p.grad = normal(1).bfloat16()
+    assert "nvfp4" not in survey_of(optimizer, p)
 
 
 # --- what a part of it would store ----------------------------------------------------------------------------

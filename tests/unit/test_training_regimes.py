@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from mpadam.data import TokenData
+from mpadam.study.spec import read_run_file, write_run_file
 from mpadam.training.reevaluate import evaluate_folder
 from tests.unit.training_runs import StopAfter, assert_same_run, make_data, make_run, metrics_of, summary_of, train
 
@@ -65,6 +66,25 @@ def test_only_fp8_compute_reports_the_share_of_flushed_gradients(tmp_path: Path,
         assert set(shares) == {None}
     else:
         assert all(0 <= share <= 1 for share in shares)
+
+
+@pytest.mark.parametrize("masters", ["nvfp4", "fp8"])
+def test_only_nvfp4_masters_report_the_share_of_flushed_blocks(tmp_path: Path, data: TokenData, masters: str) -> None:
+    """On logged steps, counted before the step; neither that nor how often changes a number of the run."""
+    folders = [
+        regime_run(tmp_path / name, data, masters, "bf16", steps=4, log_every=4 if name == "rarely" else 1)
+        for name in ("often", "rarely", "probed")
+    ]
+    run = read_run_file(folders[2] / "run.yaml")
+    write_run_file(folders[2] / "run.yaml", run.model_copy(update={"probe_every": 2}))
+    for folder in folders:
+        train(folder)
+    often, rarely, probed = map(metrics_of, folders)
+    shares = [line.pop("nvfp4_flushed_share", None) for line in (*often, *probed)]
+    assert all(0 <= share < 1 for share in shares) if masters == "nvfp4" else set(shares) == {None}
+    assert shares[:4] == shares[4:]
+    assert often == probed
+    assert [line["loss"] for line in rarely] == [often[0]["loss"], often[3]["loss"]]
 
 
 def test_f8_evaluating_every_step_changes_nothing(tmp_path: Path, data: TokenData) -> None:

@@ -15,7 +15,8 @@ until it overflows or amax < 2688 * s / 4; changing a weight then moves none out
 tensor scale itself has to change, and a decoded value is exact in bf16.
 
 Block scale. block amax / 6 in units of the tensor scale, at least 2**-6 (the smallest normal e4m3: coarser scales
-would not be stable, and a zero scale would trap a block at zero). Rounded to nearest as NVIDIA's when the weights
+would not be stable, and a zero scale would trap a block at zero). So a block that is small enough beside the tensor's
+largest weight becomes zeros (`count_flushed`). Rounded to nearest as NVIDIA's when the weights
 are, up when they are rounded stochastically: or the largest weight of a block saturates and is biased.
 
 NaN or Inf: e2m1 has neither, so the block that holds one gets a NaN scale and decodes to NaN whole; other blocks, and
@@ -104,6 +105,13 @@ class NvFp4:
     def decode(self, encoded: Encoded, dtype: torch.dtype = torch.float32) -> Tensor:
         """code * (block scale * tensor scale), in torchao's order; exact in float32 and bf16 with pow2_sticky."""
         return convert(computed_once(from_blocks(self._decode_blocks(encoded), encoded.shape)), dtype)
+
+    def count_flushed(self, x: Tensor, encoded: Encoded) -> Tensor:
+        """int64 (2,): blocks of float32 `x` that hold a weight other than zero, and those of them that `encoded`, which
+        was made of it, holds nothing of."""
+        held = (to_blocks(x, _BLOCK) != 0).any(4)
+        lost = held & ~(self._decode_blocks(encoded) != 0).any(4)
+        return torch.stack((held.sum(), lost.sum()))
 
     def _decode_blocks(self, encoded: Encoded) -> Tensor:
         return decode_e2m1(_unpack(encoded.codes)) * (_block_scale(encoded) * encoded.tensors["tensor_scale"])

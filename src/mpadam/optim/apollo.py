@@ -63,7 +63,7 @@ def channel_scale(g_e: Tensor, projection: Tensor, v_r: Tensor, c: Constants, r:
     """(scale, new v_r): scale has the shape of g_e with the smaller dimension 1."""
     wide = g_e.shape[0] <= g_e.shape[1]
     reduced = projection @ g_e if wide else g_e @ projection.T
-    v_r = c.beta2 * v_r + (1.0 - c.beta2) * reduced * reduced
+    v_r = c.decay2.kept * v_r + c.decay2.taken * reduced * reduced
     normalized = reduced / ((v_r / r.correction).sqrt() + c.eps)
     dim = 0 if wide else 1
     size = torch.linalg.vector_norm(reduced, dim=dim, keepdim=True)

@@ -9,6 +9,9 @@ that depends on a parameter group can differ between groups. State of a paramete
     carry, shadow   where write-back or format ask for them
 
 A checkpoint keeps every dtype and bit of it: torch's own `load_state_dict` would cast all of it to the parameter's.
+
+That state is all there is. What is worked out from it (`_Slot`) is looked up at each step, and worked out again where
+a tool has put another parameter into a group, or another dict into the state.
 """
 
 from __future__ import annotations
@@ -23,9 +26,11 @@ from torch import Tensor
 
 from mpadam.numerics import get_format
 from mpadam.numerics.base import Format
+from mpadam.optim.ambient import float32_arithmetic
 from mpadam.optim.apollo import can_compress, projection_at
-from mpadam.optim.checkpoints import box, unbox
-from mpadam.optim.compiled import CompiledUpdate, can_compile
+from mpadam.optim.checkpoints import box, difference, layout, unbox
+from mpadam.optim.checks import check_gradient, check_sharding, check_values, is_trained
+from mpadam.optim.compiled import CompiledUpdate, can_compile, scalars
 from mpadam.optim.options import (
     DTYPES,
     check_fixed,
@@ -34,18 +39,19 @@ from mpadam.optim.options import (
     constants,
     fixed,
     name_of,
+    plain,
     rates_at,
     resolve,
 )
 from mpadam.optim.rules import state_shapes
-from mpadam.optim.sharding import is_split, local, position_of, splits
+from mpadam.optim.sharding import as_part, local, local_gradient, position_of
 from mpadam.optim.store import StorePlan, WeightStore
 from mpadam.optim.update import Observation, Operands, Plan, observed_update, update
 
 
 @dataclass
 class _Slot:
-    """What the optimizer knows about one parameter beside its state; fixed: the options that it was taken with."""
+    """What follows from a parameter and its state; fixed: the options that it was taken with."""
 
     plan: Plan
     store: WeightStore
@@ -65,8 +71,9 @@ class _Shared:
         self.group = group
         self._fixed = fixed(group)
         self.rates = cache(partial(rates_at, group))
-        self.rate_tensors = cache(lambda t: self.rates(t).tensors())
+        self.scalars = cache(lambda t, compress: scalars(self._constants(compress), self.rates(t)))
         self._constants = cache(lambda compress: constants(group, compress=compress))
+        self.form = cache(lambda compress: self._constants(compress).form())
 
     def check(self, slot: _Slot) -> None:
         """ValueError if an option moved that must not."""
@@ -108,16 +115,20 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         group = self.param_groups[-1]
         try:
             self._normalise(group)
-            plans = [(n, p, self._plan(p, group)) for n, p in enumerate(group["params"], first) if _is_trained(p)]
+            plans = [(n, p, self._plan(p, group)) for n, p in enumerate(group["params"], first) if is_trained(p)]
         except ValueError:
             self.param_groups.pop()
             raise
-        for number, p, plan in plans:
-            self._adopt(p, plan, group, number)
+        with float32_arithmetic(self._device_types()):
+            for number, p, plan in plans:
+                self._adopt(p, plan, group, number)
 
     def _members(self) -> list[tuple[Tensor, dict[str, Any]]]:
         """Every parameter with its group, in the order that numbers them."""
         return [(p, group) for group in self.param_groups for p in group["params"]]
+
+    def _device_types(self) -> set[str]:
+        return {p.device.type for p, _ in self._members()}
 
     def _normalise(self, group: dict[str, Any]) -> None:
         """Check the options of a group; formats and dtypes become names, which any checkpoint can hold."""
@@ -142,19 +153,95 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
 
     def _adopt(self, p: Tensor, plan: Plan, group: dict[str, Any], number: int) -> None:
         """Give a new parameter its store and its states (zeros)."""
-        state = self.state[p]
-        state.update(step=0, id=number)
-        dtype = DTYPES[group["state_dtype"] or name_of(p.dtype)]
-        for name, shape in state_shapes(plan.rule, local(p).shape, plan.constants).items():
-            state[name] = torch.zeros(shape, dtype=dtype, device=local(p).device)
+        taken = {state.get("id") for q, state in self.state.items() if q is not p}
+        self.state[p] = self._zeros(p, plan, group, number if number not in taken else 1 + max(taken))
         self._slots[p] = self._slot(p, plan, group)
         self._slots[p].store.initialise()
+
+    @staticmethod
+    def _zeros(p: Tensor, plan: Plan, group: dict[str, Any], number: int) -> dict[str, Any]:
+        dtype = DTYPES[group["state_dtype"] or name_of(p.dtype)]
+        shapes = state_shapes(plan.rule, local(p).shape, plan.constants)
+        zeros = {name: torch.zeros(s, dtype=dtype, device=local(p).device) for name, s in shapes.items()}
+        return {"step": 0, "id": number, **zeros}
 
     def _slot(self, p: Tensor, plan: Plan, group: dict[str, Any]) -> _Slot:
         state = self.state[p]
         key = {"seed": group["seed"], "tensor_id": state["id"], "position": position_of(p)}
-        store = WeightStore(plan.store, local(p), state, **key)
+        store = WeightStore(plan.store, p, state, **key)
         return _Slot(plan, store, tuple(state_shapes(plan.rule, local(p).shape, plan.constants)), fixed(group))
+
+    def _known(self, p: Tensor, group: dict[str, Any]) -> _Slot | None:
+        """The slot of a parameter of `group`, None if it has no state yet. ValueError if its state is gone, or is not
+        one of this parameter."""
+        slot, state = self._slots.get(p), self.state.get(p)
+        if slot is None or slot.store.state is not state:
+            if not state:
+                self._forget(p)
+                return None
+            slot = self._found(p, group, slot)
+        slot.store.follow_device()
+        return slot
+
+    def _found(self, p: Tensor, group: dict[str, Any], former: _Slot | None) -> _Slot:
+        """The slot of a parameter whose state came to it by `state[p] = ...`, perhaps from the one it replaces."""
+        state = self.state[p]
+        before = [q for q, slot in self._slots.items() if slot.store.state is state and q is not p]
+        former = former or (self._slots[before[0]] if before else None)
+        plan = self._plan(p, group)
+        wanted = self._zeros(p, plan, group, 0)
+        WeightStore(plan.store, torch.zeros_like(local(p)), wanted).initialise()
+        different = difference(layout(state), layout(wanted), here="and its parameter needs")
+        if different:
+            raise ValueError(
+                f"the state of a parameter of shape {tuple(p.shape)} holds {different}: move the state of one of the "
+                "same shape and dtype, or build the optimizer on the new parameters"
+            )
+        slot = self._slots[p] = self._slot(p, plan, group)
+        if former is not None:
+            slot.fixed = former.fixed
+            slot.store.take_over(former.store)
+        for q in before:
+            del self._slots[q]
+        return slot
+
+    def _forget(self, p: Tensor) -> None:
+        """A parameter without state is new: frozen until now, or reset. ValueError if that would lose a weight."""
+        former = self._slots.get(p)
+        if former is not None and (former.plan.store.has_carry or not former.store.is_weight):
+            raise ValueError(
+                f"the state of a parameter of shape {tuple(p.shape)} is gone, and with it the weight in "
+                f"{former.plan.store.format.name} or its carry: keep optimizer.state, or build another optimizer"
+            )
+        self._slots.pop(p, None)
+
+    def _settle(self) -> None:
+        """Look for states whose parameter is in no group any more. Where nothing was done or known yet, the parameters
+        that came instead (Accelerate's do, under FSDP2) are taken as if the optimizer had been built on them.
+
+        Raises ValueError otherwise: a new parameter would start from zero, and its weight from a rounded copy.
+        """
+        members = self._members()
+        own = {p for p, _ in members}
+        left = [q for q, state in self.state.items() if isinstance(q, Tensor) and state and q not in own]
+        for q in left:
+            slot = self._slots.get(q)
+            if slot is None or self.state[q]["step"] or not slot.store.says_no_more():
+                raise ValueError(
+                    f"a parameter of shape {tuple(q.shape)} is in no group any more, but the "
+                    "optimizer has its state: move it to the parameter that replaces it, optimizer.state[new] = "
+                    "optimizer.state.pop(old), or drop it, optimizer.state.pop(old)"
+                )
+        for q in left:
+            del self.state[q], self._slots[q]
+        if left:
+            new = [
+                (p, self._plan(p, g), g, n)
+                for n, (p, g) in enumerate(members)
+                if p.requires_grad and p not in self.state
+            ]
+            for one in new:
+                self._adopt(*one)
 
     def _plan(self, p: Tensor, group: dict[str, Any]) -> Plan:
         fmt = self._formats[self._register(group["weight_format"] or name_of(p.dtype))]
@@ -167,7 +254,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
             carry_dtype=DTYPES[group["carry_dtype"] or "bf16"],
         )
         plan = Plan(self.rule, constants(group, compress=self._compresses(p, group)), store)
-        _check_sharding(p, plan)
+        check_sharding(p, plan)
         return plan
 
     @staticmethod
@@ -178,9 +265,12 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
 
     def store_of(self, p: Tensor) -> WeightStore:
         """The weight store of a parameter: `read()` gives the stored weight in float32. ValueError if it has none."""
-        if p not in self._slots:
+        slot = self._slots.get(p)
+        if slot is None or slot.store.state is not self.state.get(p):  # moved: see the module
+            slot = next((self._known(q, group) for q, group in self._members() if q is p), None)
+        if slot is None:
             raise ValueError("this tensor is no parameter of the optimizer, or a frozen one: nothing is stored for it")
-        return self._slots[p].store
+        return slot.store
 
     @torch.no_grad()
     def reload_weights(self, values: Mapping[Tensor, Tensor] | None = None) -> None:
@@ -191,13 +281,15 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
             None: read the parameters that were written to; all others keep masters, codes and carries as they are.
         Raises ValueError, before any change, for a key that is no parameter of the optimizer and for another shape.
         """
+        known = {p: slot.store for p, group in self._members() if (slot := self._known(p, group)) is not None}
         if values is not None:
-            _check_values(values, self._slots)
-        for p, slot in self._slots.items():
-            if values is not None and p in values:
-                slot.store.initialise(local(values[p]))
-            elif values is None and slot.store.was_written():
-                slot.store.initialise()
+            check_values(values, known)
+        with float32_arithmetic(self._device_types()):
+            for p, store in known.items():
+                if values is not None and p in values:
+                    store.initialise(local(values[p]))
+                elif values is None and store.was_written():
+                    store.initialise()
 
     # -- the step -------------------------------------------------------------------------------------------------
 
@@ -209,12 +301,20 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        work = [(n, p, group, self._slots.get(p)) for n, (p, group) in enumerate(self._members()) if p.grad is not None]
+        with float32_arithmetic(self._device_types()):
+            self._step()
+        return loss
+
+    def _step(self) -> None:
+        members = self._members()
+        if any(p.grad is not None and p not in self._slots for p, _ in members):
+            self._settle()
+        work = [(n, p, group, self._known(p, group)) for n, (p, group) in enumerate(members) if p.grad is not None]
         for group in self.param_groups:
             check_moving(group)
         shared = {id(group): _Shared(group) for group in self.param_groups}
         for _, p, group, slot in work:
-            _check_gradient(p)
+            check_gradient(p)
             if slot is not None:
                 shared[id(group)].check(slot)
                 slot.store.check_untouched()
@@ -222,7 +322,6 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
             self._adopt(*new)  # frozen until now
         for _, p, group, slot in work:
             self._update(p, slot or self._slots[p], shared[id(group)])
-        return loss
 
     def _update(self, p: Tensor, slot: _Slot, shared: _Shared) -> None:
         state, group = slot.store.state, shared.group
@@ -232,9 +331,9 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         if self.observer is not None:
             self.observer(p, observed_update(slot.plan, operands, shared.rates(t), t))
         elif group["compile"] and can_compile(operands.grad.device.type):
-            if slot.compiled is None or slot.compiled.plan is not slot.plan:
+            if slot.compiled is None or slot.compiled.plan.constants != shared.form(slot.compresses):
                 slot.compiled = CompiledUpdate(slot.plan)
-            slot.compiled(operands, shared.rate_tensors(t))
+            slot.compiled(operands, shared.scalars(t, slot.compresses))
         else:
             update(slot.plan, operands, shared.rates(t))
         state["step"] = t
@@ -251,7 +350,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
             copy=None if store.is_weight else store.param.detach(),
             stored=store.tensors,
             moments={name: state[name] for name in slot.moments},
-            grad=grad if type(grad) is Tensor else local(grad),
+            grad=grad if type(grad) is Tensor else local_gradient(grad, p),
             bits=store.draw(t),
             projection=projection,
         )
@@ -261,13 +360,27 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a checkpoint; every tensor keeps its dtype and bits, and compute copies are set to decode(store).
 
+        Where checkpoint and optimizer have names of parameters, these decide (see `mpadam.optim.matching`).
         Raises ValueError for a checkpoint of another rule, form, write-back, format or model.
         """
+        self._settle()
         handle = self.register_load_state_dict_pre_hook(box)  # last, so after any hook of the user
         try:
             super().load_state_dict(state_dict)
         finally:
             handle.remove()
+
+    def state_dict(self) -> dict[str, Any]:
+        """As in torch; what is kept for a sharded parameter (DTensor) is sharded as it is."""
+        self._settle()
+        saved = super().state_dict()
+        params = dict(enumerate(p for p, _ in self._members()))
+        state = {
+            key: {k: as_part(params[key], v) if isinstance(v, Tensor) else v for k, v in kept.items()}
+            for key, kept in saved["state"].items()
+        }
+        groups = [{key: plain(value) for key, value in group.items()} for group in saved["param_groups"]]
+        return saved | {"state": state, "param_groups": groups}
 
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"_formats": self._formats}
@@ -277,51 +390,9 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         super().__setstate__(state)
         self.__dict__.setdefault("observer", None)
         self._slots = {}
-        for p, group in self._members():
-            if self.state.get(p):  # a frozen parameter has none
-                self.state[p] = {key: unbox(value, local(p).device) for key, value in self.state[p].items()}
-                self._slots[p] = self._slot(p, self._plan(p, group), group)
-                self._slots[p].store.restored()
-
-
-def _is_trained(p: Tensor) -> bool:
-    """Whether the optimizer takes `p` now; ValueError if it never could."""
-    if not p.is_floating_point():
-        raise ValueError(f"a parameter is {p.dtype}: only floating-point parameters can be trained; leave it out")
-    return p.requires_grad
-
-
-def _check_values(values: Mapping[Tensor, Tensor], known: Mapping[Tensor, Any]) -> None:
-    for p in values:
-        if p not in known:
-            what = f"a tensor of shape {tuple(p.shape)}" if isinstance(p, Tensor) else repr(p)
-            raise ValueError(
-                f"reload_weights got {what} as a key, which is no parameter that this optimizer trains: give a mapping "
-                "from its own parameters to values"
-            )
-        value = values[p]
-        if not isinstance(value, Tensor) or local(value).shape != local(p).shape:
-            got = tuple(value.shape) if isinstance(value, Tensor) else value
-            raise ValueError(f"reload_weights got {got!r} for a parameter of shape {tuple(p.shape)}: give that shape")
-
-
-def _check_gradient(p: Tensor) -> None:
-    assert p.grad is not None
-    if p.grad.layout != torch.strided:
-        raise ValueError("a gradient is sparse: build the layer with sparse=False (nn.Embedding(..., sparse=False))")
-
-
-def _check_sharding(p: Tensor, plan: Plan) -> None:
-    """What needs more than this rank's rows cannot be done on a shard."""
-    whole = plan.store.format.name.startswith("nvfp4") or plan.constants.second_moment == "apollo_e"
-    whole = whole or plan.constants.multiplicative_form == "normalized_rho_tensor"
-    whole = whole or plan.constants.block_scale_exponent != 0
-    # Blocks run along the last dimension; tiles (`block_shape`) of several rows along the last two.
-    tiled = getattr(plan.store.format, "block", (1, 1))[0] > 1
-    blocks_cut = plan.store.format.dtype is None and splits(p, last=2 if tiled else 1)
-    if is_split(p) and (whole or blocks_cut):
-        raise ValueError(
-            "a sharded parameter with nvfp4, apollo_e, normalized_rho_tensor, block_scale_exponent, or blocks or tiles "
-            "cut by the sharding: these need the whole parameter; replicate it (DDP), or shard along the first "
-            "dimension with an fp8 format whose blocks are rows (block_size, not block_shape)"
-        )
+        with float32_arithmetic(self._device_types()):
+            for p, group in self._members():
+                if self.state.get(p):  # a frozen parameter has none
+                    self.state[p] = {key: unbox(value, local(p).device) for key, value in self.state[p].items()}
+                    self._slots[p] = self._slot(p, self._plan(p, group), group)
+                    self._slots[p].store.restored()

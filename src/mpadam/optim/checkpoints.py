@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mpadam.optim.matching import in_order_of
 from mpadam.optim.options import IDENTITY
+from mpadam.optim.sharding import part_of
 
 
 @dataclass(frozen=True)
@@ -21,13 +23,19 @@ class _Box:
 
 
 def box(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Load hook: refuse a checkpoint that does not fit, and hide its tensors from torch's cast."""
-    _check_fits(optimizer, state_dict)
-    boxed = {
-        key: {name: _Box(value) if isinstance(value, Tensor) else value for name, value in state.items()}
-        for key, state in state_dict["state"].items()
-    }
-    return state_dict | {"state": boxed}
+    """Load hook: match parameters, refuse a checkpoint that does not fit, and hide its tensors from torch's cast."""
+    groups = in_order_of(optimizer.param_groups, state_dict["param_groups"])
+    _check_options(optimizer, groups)
+    state, boxed = state_dict["state"], dict(state_dict["state"])
+    params = chain.from_iterable(group["params"] for group in optimizer.param_groups)
+    names = chain.from_iterable(group.get("param_names", group["params"]) for group in groups)
+    saved_ids = chain.from_iterable(group["params"] for group in groups)
+    for p, saved_id, name in zip(params, saved_ids, names, strict=False):
+        saved = {k: part_of(p, v) if isinstance(v, Tensor) else v for k, v in state.get(saved_id, {}).items()}
+        _check_state(name, saved, optimizer.state.get(p, {}))
+        if saved:
+            boxed[saved_id] = {k: _Box(v) if isinstance(v, Tensor) else v for k, v in saved.items()}
+    return state_dict | {"state": boxed, "param_groups": groups}
 
 
 def unbox(value: Any, device: torch.device) -> Any:
@@ -35,8 +43,26 @@ def unbox(value: Any, device: torch.device) -> Any:
     return value.tensor.detach().to(device, copy=True) if isinstance(value, _Box) else value
 
 
-def _check_fits(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
-    saved_groups = state_dict["param_groups"]
+def layout(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Name -> shape and dtype of what is kept for a parameter, "number" for what is no tensor."""
+    return {k: (tuple(v.shape), str(v.dtype)) if isinstance(v, Tensor) else "number" for k, v in sorted(state.items())}
+
+
+def difference(theirs: Mapping[str, Any], ours: Mapping[str, Any], *, here: str) -> str | None:
+    """How two layouts differ, in words that go on after "the checkpoint keeps"; None if they do not."""
+    for key in theirs:
+        if key in ours and theirs[key] != ours[key]:
+            return f"{key} of {_text(theirs[key])}, {here} {_text(ours[key])}"
+    if theirs.keys() != ours.keys():
+        return f"{', '.join(theirs) or 'nothing'}, {here} {', '.join(ours) or 'nothing'}"
+    return None
+
+
+def _text(entry: Any) -> str:
+    return entry if isinstance(entry, str) else f"shape {entry[0]} and dtype {entry[1].removeprefix('torch.')}"
+
+
+def _check_options(optimizer: torch.optim.Optimizer, saved_groups: list[dict[str, Any]]) -> None:
     for saved, group in zip(saved_groups, optimizer.param_groups, strict=False):
         for key in IDENTITY:
             if saved.get(key) != group.get(key):
@@ -44,17 +70,13 @@ def _check_fits(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) ->
                     f"the checkpoint has {key} = {saved.get(key)!r} and the optimizer {group.get(key)!r}: "
                     "build the optimizer as the one that was saved"
                 )
-    saved_ids = chain.from_iterable(group["params"] for group in saved_groups)
-    params = chain.from_iterable(group["params"] for group in optimizer.param_groups)
-    for saved_id, p in zip(saved_ids, params, strict=False):
-        ours, theirs = _layout(optimizer.state.get(p, {})), _layout(state_dict["state"].get(saved_id, {}))
-        if ours != theirs:
-            frozen = "" if ours and theirs else " (nothing where a parameter is frozen: freeze the same ones first)"
-            raise ValueError(
-                f"the checkpoint keeps {theirs} for parameter {saved_id}, the optimizer {ours}{frozen}: build model "
-                "and optimizer as those that were saved"
-            )
 
 
-def _layout(state: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: (tuple(v.shape), str(v.dtype)) if isinstance(v, Tensor) else "number" for k, v in sorted(state.items())}
+def _check_state(name: object, saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    different = difference(layout(saved), layout(own), here="the optimizer")
+    if different:
+        frozen = "" if saved and own else " (nothing where a parameter is frozen: freeze the same ones first)"
+        raise ValueError(
+            f"for parameter {name} the checkpoint keeps {different}{frozen}: build model and optimizer as those that "
+            "were saved"
+        )

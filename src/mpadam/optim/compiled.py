@@ -1,11 +1,11 @@
 """An update through torch.compile: one pass over memory where the format allows it.
 
-    CompiledUpdate(plan)(operands, rates)         what `mpadam.optim.update.update` does
+    CompiledUpdate(plan)(operands, scalars)       what `mpadam.optim.update.update` does
 
 What is compiled how often. A plan whose arithmetic is elementwise sees every tensor as a row of numbers of any length,
 so a model's parameters of one kind share a single graph. Codes with scales, Apollo-E and a rho of the whole tensor need
-the shape: one graph for each. Rates, and the keys of the rounding bits, are 0-d tensors: as numbers they would be part
-of the code, and every step would compile again.
+the shape: one graph for each. All numbers that may move between steps (rates, betas, eps, clip, ...), and the keys of
+the rounding bits, are 0-d tensors: as numbers they would be part of the code, and every step would compile again.
 
 Graphs take a flat tuple of tensors: beside its arithmetic a call costs a check of each argument, and nested arguments
 take twice as long.
@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mpadam.optim.rules import Rates
+from mpadam.optim.rules import Constants, Rates, scalar_tensors
 from mpadam.optim.store import Draw
 from mpadam.optim.update import Operands, Plan, update
 
@@ -57,15 +57,20 @@ class _Layout:
     projection: bool
 
 
+def scalars(constants: Constants, rates: Rates) -> tuple[Tensor, ...]:
+    """The numbers of an update as a graph takes them."""
+    return scalar_tensors((*rates, *constants.numbers()))
+
+
 class CompiledUpdate:
-    """`update` of a plan, compiled (see the module), for operands that always have the same layout."""
+    """`update` of a plan, whatever its numbers are, compiled (see the module), for operands of one layout."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+        self.plan = replace(plan, constants=plan.constants.form())
         self._graphs: dict[bool, Callable[..., None]] = {}
 
-    def __call__(self, x: Operands, rates: Rates) -> None:
-        """rates: 0-d tensors."""
+    def __call__(self, x: Operands, numbers: tuple[Tensor, ...]) -> None:
+        """numbers: what `scalars` gives."""
         wide = [*x.stored.values(), *x.moments.values()]
         if x.copy is not None:
             wide.append(x.copy)
@@ -79,7 +84,7 @@ class CompiledUpdate:
             wide.append(x.grad)
         if any_length not in self._graphs:
             self._graphs[any_length] = _compiled(self.plan, _layout(x), any_length, x.grad.device.type)
-        self._graphs[any_length](*wide, *_rest(x), *rates)
+        self._graphs[any_length](*wide, *_rest(x), *numbers)
 
 
 def _layout(x: Operands) -> _Layout:
@@ -101,7 +106,8 @@ def _compiled(plan: Plan, layout: _Layout, any_length: bool, device_type: str) -
     """The compiled update of a plan, for its own number of graphs."""
 
     def whole(*tensors: Tensor) -> None:
-        update(plan, *_unflatten(layout, iter(tensors)))
+        operands, rates, numbers = _unflatten(layout, iter(tensors))
+        update(Plan(plan.rule, plan.constants.with_numbers(numbers), plan.store), operands, rates)
 
     return torch.compile(  # type: ignore[call-overload]  # torch 2.13's stubs lack the last two
         whole,
@@ -118,7 +124,7 @@ def _options(plan: Plan, any_length: bool, device_type: str) -> dict[str, Any]:
     return options if plan.elementwise or device_type != "cpu" else options | _WHOLE
 
 
-def _unflatten(layout: _Layout, tensors: Iterator[Tensor]) -> tuple[Operands, Rates]:
+def _unflatten(layout: _Layout, tensors: Iterator[Tensor]) -> tuple[Operands, Rates, list[Tensor]]:
     operands = Operands(
         stored={name: next(tensors) for name in layout.stored},
         moments={name: next(tensors) for name in layout.moments},
@@ -127,7 +133,8 @@ def _unflatten(layout: _Layout, tensors: Iterator[Tensor]) -> tuple[Operands, Ra
         bits=None if layout.short is None else Draw((next(tensors), next(tensors)), next(tensors), layout.short),
         projection=next(tensors) if layout.projection else None,
     )
-    return operands, Rates(*tensors)
+    rates = Rates(next(tensors), next(tensors), next(tensors), next(tensors))
+    return operands, rates, list(tensors)
 
 
 @cache

@@ -52,7 +52,8 @@ def check_keys(group: Mapping[str, Any], defaults: Mapping[str, Any], *, title: 
 def check_moving(group: dict[str, Any]) -> None:
     """Check all numbers, words and switches of a group, and store each number as what it was checked as.
 
-    A tensor as `lr` stays the caller's own, since schedulers write into it.
+    A tensor as `lr` or `lr_mult` stays the caller's own, since schedulers write into it. A number that rounding has
+    taken below zero, as schedulers do that end there, is zero.
     """
     check_choices(group)
     for key in ("compile", "tie_lr_mult"):
@@ -67,8 +68,9 @@ def check_moving(group: dict[str, Any]) -> None:
         keys = ("beta1", "beta2")
         group["betas"] = tuple(known[k].check(_number(k, v)) for k, v in zip(keys, pair, strict=True))
     for key in group.keys() & ALL.keys():
-        value = known.get(key, ALL[key]).check(_number(key, group[key]))
-        if not (key == "lr" and isinstance(group[key], Tensor)):
+        allowed = known.get(key, ALL[key])
+        value = allowed.check(_not_below_zero(group, key, allowed.default))
+        if not (key in ("lr", "lr_mult") and isinstance(group[key], Tensor)):
             group[key] = value
     if group.get("tie_lr_mult") and not group.get("_base_lr", group["lr"]):
         raise ValueError("tie_lr_mult = True with lr = 0: lr_mult follows lr / initial lr; give lr above 0")
@@ -108,9 +110,9 @@ def check_fixed(group: Mapping[str, Any], taken: Mapping[str, Any]) -> None:
 
 def rates_at(group: Mapping[str, Any], t: int) -> Rates:
     """The rates of update `t` (from 1) from the options of a group, in double precision."""
-    lr = float(group["lr"])
+    lr = max(float(group["lr"]), 0.0)  # of a tensor that rounding has taken below zero: see check_moving
     branches = "lr_mult" in group
-    lr_mult = float(group["lr_mult"]) if branches else 0.0
+    lr_mult = max(float(group["lr_mult"]), 0.0) if branches else 0.0
     if group.get("tie_lr_mult"):
         lr_mult *= lr / group["_base_lr"]
     decay = lr * group["weight_decay"] + (lr_mult * group["weight_decay_mult"] if branches else 0.0)
@@ -133,12 +135,28 @@ def _beta(group: Mapping[str, Any], key: str) -> Any:
     return group.get(key, 0.0) if key == "beta1" else group[key]
 
 
-def _number(key: str, value: Any) -> Any:
-    if not isinstance(value, Tensor):
+def _not_below_zero(group: Mapping[str, Any], key: str, usual: float | None) -> Any:
+    """The number `key` of a group; 0.0 where it is negative only by rounding, given the value that it started from."""
+    value = _number(key, group[key])
+    if not isinstance(value, float) or not value < 0.0:
         return value
-    if value.numel() != 1:
+    dtype = group[key].dtype if isinstance(group[key], Tensor) else torch.float64
+    start = group.get("_base_lr", 0.0) if key == "lr" else usual
+    return 0.0 if -value <= 64 * torch.finfo(dtype).eps * (start or 0.0) else value
+
+
+def _number(key: str, value: Any) -> Any:
+    """A Python number where `value` is a tensor that holds one, or a number of NumPy."""
+    if isinstance(value, Tensor) and value.numel() != 1:
         raise ValueError(f"{key} = a tensor of shape {tuple(value.shape)}: give one number, or a tensor that holds one")
-    return value.item()
+    return value.item() if isinstance(value, Tensor) else plain(value)
+
+
+def plain(value: Any) -> Any:
+    """A number of NumPy, which schedulers may leave in a group, as Python's, which any checkpoint can hold."""
+    if isinstance(value, tuple):
+        return tuple(map(plain, value))
+    return value.item() if getattr(value, "shape", None) == () and not isinstance(value, Tensor) else value
 
 
 def name_of(dtype: torch.dtype, *, key: str = "weight_format") -> str:

@@ -11,8 +11,8 @@ update t + 1 is rounded to the state's dtype afterwards.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -42,19 +42,67 @@ class Step(NamedTuple):
         return self.additive + self.multiplicative + self.decay
 
 
+class Decay(NamedTuple):
+    """beta and 1 - beta; a compiled graph takes both, for beta in float32 no longer gives the other."""
+
+    kept: Scalar
+    taken: Scalar
+
+
 @dataclass(frozen=True)
 class Constants:
-    """Hyper-parameters that stay the same from step to step."""
+    """Hyper-parameters of a rule that do not depend on t. Words, and whether a number is there at all, are part of a
+    compiled graph (`form`); the numbers, which a scheduler may move, are its arguments."""
 
-    beta1: float = 0.87
-    beta2: float = 0.98
-    eps: float = 1e-20
-    tau: float = 1e-8
-    max_relative_step: float | None = 0.75
+    beta1: float | Decay = 0.87
+    beta2: float | Decay = 0.98
+    eps: Scalar = 1e-20
+    tau: Scalar = 1e-8
+    max_relative_step: Scalar | None = 0.75
     multiplicative_form: str = "normalized_rho"
-    block_scale_exponent: float = 0.0
+    block_scale_exponent: Scalar = 0.0
     second_moment: str = "full"
     apollo_rank: int = 4
+
+    @property
+    def decay1(self) -> Decay:
+        return self.beta1 if isinstance(self.beta1, Decay) else Decay(self.beta1, 1.0 - self.beta1)
+
+    @property
+    def decay2(self) -> Decay:
+        return self.beta2 if isinstance(self.beta2, Decay) else Decay(self.beta2, 1.0 - self.beta2)
+
+    @property
+    def modulates(self) -> bool:
+        """Whether the multiplicative rate depends on the block scale."""
+        return isinstance(self.block_scale_exponent, Tensor) or self.block_scale_exponent != 0
+
+    def form(self) -> Constants:
+        """These constants with each number replaced by one that stands for all."""
+        clip = None if self.max_relative_step is None else 1.0
+        numbers = {"beta1": 0.5, "beta2": 0.5, "eps": 1.0, "tau": 1.0, "max_relative_step": clip}
+        return replace(self, **numbers, block_scale_exponent=float(self.modulates))  # type: ignore[arg-type]
+
+    def numbers(self) -> tuple[float, ...]:
+        """The numbers that `form` leaves out, for `with_numbers`."""
+        clip = 0.0 if self.max_relative_step is None else self.max_relative_step
+        rest = (self.eps, self.tau, clip, self.block_scale_exponent)
+        return tuple(map(float, (*self.decay1, *self.decay2, *rest)))
+
+    def with_numbers(self, numbers: Sequence[Tensor]) -> Constants:
+        """A form with the `numbers` of constants as 0-d tensors in their places."""
+        beta1, taken1, beta2, taken2, eps, tau, clip, exponent = numbers
+        return Constants(
+            Decay(beta1, taken1),
+            Decay(beta2, taken2),
+            eps,
+            tau,
+            None if self.max_relative_step is None else clip,
+            self.multiplicative_form,
+            exponent if self.modulates else 0.0,
+            self.second_moment,
+            self.apollo_rank,
+        )
 
 
 BLOCK = 256
@@ -77,7 +125,12 @@ class Rates(NamedTuple):
 
     def tensors(self, device: torch.device | None = None) -> Rates:
         """As 0-d float32 tensors."""
-        return Rates(*torch.tensor(self, dtype=torch.float32, device=device).unbind())
+        return Rates(*scalar_tensors(self, device))
+
+
+def scalar_tensors(numbers: Sequence[Scalar], device: torch.device | None = None) -> tuple[Tensor, ...]:
+    """Each number as a 0-d float32 tensor; on the CPU, whatever the default device is."""
+    return torch.tensor(numbers, dtype=torch.float32, device=device or "cpu").unbind()
 
 
 class Rule(Protocol):
@@ -86,8 +139,9 @@ class Rule(Protocol):
     ) -> tuple[Step, State]: ...
 
 
-def _moving_average(average: Tensor, value: Tensor, beta: float) -> Tensor:
-    return beta * average + (1.0 - beta) * value
+def _moving_average(average: Tensor, value: Tensor, decay: Decay) -> Tensor:
+    """beta * average + (1 - beta) * value"""
+    return decay.kept * average + decay.taken * value
 
 
 def _clip(x: Tensor, bound: float | Tensor | None) -> Tensor:
@@ -107,8 +161,8 @@ def _scaled(direction: Tensor, rate: Scalar) -> Tensor:
 
 def _adam(g: Tensor, state: Mapping[str, Tensor], c: Constants, r: Rates) -> tuple[Tensor, Tensor, State]:
     """u_a = -eta_a m_hat / (sqrt(v_hat) + eps), its denominator, and m and v."""
-    m = _moving_average(state["m"], g, c.beta1)
-    v = _moving_average(state["v"], g * g, c.beta2)
+    m = _moving_average(state["m"], g, c.decay1)
+    v = _moving_average(state["v"], g * g, c.decay2)
     denominator = (v / r.correction).sqrt() + c.eps
     return -r.additive * m / denominator, denominator, {"m": m, "v": v}
 
@@ -130,11 +184,11 @@ def _exponent_direction(
     if projection is not None:
         scale, v_r = channel_scale(g_e, projection, state["v_r"], c, r)
         return scale * g_e, {"v_r": v_r}
-    v_e = _moving_average(state["v_e"], g_e * g_e, c.beta2)
+    v_e = _moving_average(state["v_e"], g_e * g_e, c.decay2)
     return g_e / ((v_e / r.correction).sqrt() + c.eps), {"v_e": v_e}
 
 
-def _block_modulation(w: Tensor, exponent: float) -> Tensor:
+def _block_modulation(w: Tensor, exponent: Scalar) -> Tensor:
     """What eta_m is multiplied by: (s / s_typical)^exponent, s the block scale of a weight, s_typical the geometric
     mean over the tensor [our reading]. A scale is the largest magnitude of a block up to a constant, which cancels.
     A block of zeros keeps the rate as it is.
@@ -155,7 +209,7 @@ def relative_step(
     g_e = LN2 * w * g
     direction, new_state = _exponent_direction(g_e, state, c, r, projection)
     proposal = _scaled(direction, -r.multiplicative)
-    if c.block_scale_exponent:
+    if c.modulates:
         proposal = proposal * _block_modulation(w, c.block_scale_exponent)
     rho = _rho(w, c)
     return _clip(proposal if rho is None else proposal / rho, c.max_relative_step), new_state

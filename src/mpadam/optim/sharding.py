@@ -17,6 +17,13 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
+def local_gradient(grad: Tensor, param: Tensor) -> Tensor:
+    """This rank's part of a gradient, placed as its parameter is."""
+    if isinstance(grad, DTensor) and isinstance(param, DTensor) and grad.placements != param.placements:
+        grad = grad.redistribute(param.device_mesh, param.placements)
+    return local(grad)
+
+
 def flat_position(shape: torch.Size, local_shape: tuple[int, ...], offset: tuple[int, ...]) -> int | Tensor:
     """Flat index, in a tensor of `shape`, of the block of `local_shape` that starts at `offset`.
 
@@ -25,9 +32,9 @@ def flat_position(shape: torch.Size, local_shape: tuple[int, ...], offset: tuple
     """
     if tuple(local_shape[1:]) == tuple(shape[1:]):
         return offset[0] * shape[1:].numel() if len(shape) else 0
-    index = torch.zeros(local_shape, dtype=torch.int64)
+    index = torch.zeros(local_shape, dtype=torch.int64, device="cpu")
     for dim, (start, size) in enumerate(zip(offset, local_shape, strict=True)):
-        along = (torch.arange(size) + start) * shape[dim + 1 :].numel()
+        along = (torch.arange(size, device="cpu") + start) * shape[dim + 1 :].numel()
         index += along.reshape([-1 if d == dim else 1 for d in range(len(shape))])
     return index
 
@@ -56,3 +63,30 @@ def splits(param: Tensor, *, last: int) -> bool:
         if size > 1 and isinstance(placement, Shard)
     ]
     return any(cut)
+
+
+def as_part(param: Tensor, tensor: Tensor) -> Tensor:
+    """`tensor`, this rank's part of something kept for `param`, as a DTensor that is placed as `param` is; as it is for
+    a parameter that is not sharded. So torch.distributed.checkpoint knows the parts of one whole from copies."""
+    if not isinstance(param, DTensor):
+        return tensor
+    shape = list(tensor.shape)
+    for placement in param.placements:
+        if isinstance(placement, Shard):  # what rows are split into runs along them: see checks.check_sharding
+            shape[placement.dim % param.ndim] = param.shape[placement.dim % param.ndim]
+    whole = torch.Size(shape)
+    stride = torch.empty(whole, device="meta").stride()
+    return DTensor.from_local(tensor, param.device_mesh, param.placements, run_check=False, shape=whole, stride=stride)
+
+
+def part_of(param: Tensor, tensor: Tensor) -> Tensor:
+    """This rank's part of what `as_part` gave; ValueError if it is split otherwise than `param`."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    placed = (tensor.device_mesh, tensor.placements)
+    if not isinstance(param, DTensor) or placed != (param.device_mesh, param.placements):
+        raise ValueError(
+            f"the checkpoint has a state of shape {tuple(tensor.shape)} that is sharded otherwise than its parameter "
+            f"of shape {tuple(param.shape)}: save and load through torch.distributed.checkpoint, which places it anew"
+        )
+    return local(tensor)

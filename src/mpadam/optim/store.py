@@ -29,6 +29,7 @@ from torch import Tensor
 from mpadam.numerics.base import Encoded, Format, Rounding
 from mpadam.numerics.random_bits import bit_keys, bits_of
 from mpadam.optim.names import check_choices
+from mpadam.optim.sharding import local
 
 _CODE = "weight."  # prefix of the encoded tensors among the tensors of a store
 
@@ -83,7 +84,7 @@ class Draw(NamedTuple):
         """Both keys and the position as int64 tensors."""
         if isinstance(self.position, Tensor):
             return (*torch.tensor(self.keys, device=self.position.device).unbind(), self.position)
-        return torch.tensor((*self.keys, self.position)).unbind()
+        return torch.tensor((*self.keys, self.position), device="cpu").unbind()  # whatever the default device is
 
     def bits(self, shape: torch.Size, device: torch.device) -> Tensor:
         """32 random bits an element, int32 of `shape`."""
@@ -157,11 +158,42 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
+def _place(param: Tensor) -> tuple[int, int]:
+    """Changes with every in-place write that autograd sees, and when the parameter gets another storage."""
+    return param._version, param.data_ptr()
+
+
+_SUMS = 61
+"""Sums of a checksum: a prime, so that rows, columns or heads that change places end up in other ones."""
+
+
+def _checksum(x: Tensor) -> Tensor:
+    """int64 sums over the bits of bf16 `x`, four elements as one number, every 61st in one sum; the rest as it is."""
+    flat = x.detach().contiguous().view(-1)
+    flat = flat.clone() if flat.storage_offset() % 4 else flat
+    words = flat[: len(flat) // 4 * 4].view(torch.int64)
+    summed = len(words) // _SUMS * _SUMS
+    sums = words[:summed].view(-1, _SUMS).sum(0)
+    return torch.cat((sums, words[summed:], flat[len(words) * 4 :].view(torch.int16).to(torch.int64)))
+
+
+class _Seen(NamedTuple):
+    """A parameter as its store left it.
+
+    place: tells cheaply that it may have been written to.  checksum: of the values of a weight that has a carry; what
+    a compute copy should hold, the store knows.
+    """
+
+    place: tuple[int, int]
+    checksum: Tensor | None
+
+
 class WeightStore:
     """The stored weight of one parameter.
 
     plan: format, write-back and shadow.
-    param: the parameter's local tensor: the weight itself, or its compute copy.
+    parameter: the weight itself, or its compute copy; of a DTensor this rank's part, which is looked up at each use:
+        FSDP2, and what moves a model to another device or dtype and back, give a parameter other local tensors.
     state: the optimizer's state of this parameter; the tensors that the store owns live in it.
     seed, tensor_id, position: with the update number, what the rounding bits are a function of; position is where
         the local tensor lies in the unsharded parameter: the flat index of its first element, or of every element.
@@ -170,18 +202,23 @@ class WeightStore:
     def __init__(
         self,
         plan: StorePlan,
-        param: Tensor,
+        parameter: Tensor,
         state: dict,
         *,
         seed: int = 0,
         tensor_id: int = 0,
         position: int | Tensor = 0,
     ) -> None:
-        self.plan, self.param, self.state = plan, param, state
+        self.plan, self.parameter, self.state = plan, parameter, state
         self.seed, self.tensor_id, self.position = seed, tensor_id, position
-        self.dtype = param.dtype
-        self.is_weight = plan.format.dtype == param.dtype
-        self._seen: tuple[int, int] | None = self._fingerprint()
+        self.dtype, self.shape = parameter.dtype, self.param.shape
+        self.is_weight = plan.format.dtype == parameter.dtype
+        self._seen: _Seen | None = None
+
+    @property
+    def param(self) -> Tensor:
+        """The local tensor of the parameter as it is now."""
+        return local(self.parameter)
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -225,7 +262,29 @@ class WeightStore:
 
     def remember(self) -> None:
         """The parameter as it is now is the store's own work."""
-        self._seen = self._fingerprint()
+        self._seen = self._look()
+
+    def take_over(self, former: WeightStore) -> None:
+        """This store goes on with the state of `former`: what that one remembers of the weight still holds."""
+        self._seen = former._seen
+
+    def follow_device(self) -> None:
+        """Bring the state to where the parameter is now (after `model.to(device)`)."""
+        device = self.param.device
+        for name, value in self.state.items():
+            if isinstance(value, Tensor) and value.device != device:
+                self.state[name] = value.to(device)
+        if isinstance(self.position, Tensor) and self.position.device != device:
+            self.position = self.position.to(device)
+
+    def says_no_more(self) -> bool:
+        """Whether a store built anew on the parameter would hold the same: nothing in this one is finer."""
+        if self.plan.has_carry and bool(self.state["carry"].any()):
+            return False
+        if self.is_weight:
+            return True
+        copy = _decode(self.plan, self.tensors, self.shape, self.dtype).to(torch.float32)
+        return _same(copy, read_weight(self.plan, self.tensors, self.shape))
 
     def restored(self) -> None:
         """The store's tensors came from a checkpoint. A parameter that is the weight is in the model's checkpoint,
@@ -254,22 +313,30 @@ class WeightStore:
     def was_written(self) -> bool:
         """Whether what the store keeps no longer belongs to the parameter, since it was written to from outside.
 
-        A compute copy is compared with decode(store), so that writing the same values is no write. Of a weight itself
-        only a carry can be out of date, and one of zeros is not; values are not remembered, so any write counts.
+        Values count, not addresses: writing the same ones is no write. A compute copy is compared with decode(store).
+        Of a weight itself only a carry can be out of date, and one of zeros is not.
         """
-        if self.is_weight:
-            written = self._seen is not None and self._seen != self._fingerprint()
-            return written and self.plan.has_carry and bool(self.state["carry"].any())
-        return not _same(self.param, refreshed_copy(self.plan, self.tensors, self.param))
+        if not self.is_weight:
+            return not _same(self.param, refreshed_copy(self.plan, self.tensors, self.param))
+        if self._seen is None or self._seen.checksum is None:
+            return False
+        return bool((self._seen.checksum != _checksum(self.param)).any()) and bool(self.state["carry"].any())
 
     def check_untouched(self) -> None:
-        """Raise ValueError if the parameter changed its dtype, or was written to from outside (see `was_written`)."""
-        if self.param.dtype != self.dtype:
+        """Raise ValueError if the parameter changed its dtype or shape, or was written to from outside (see
+        `was_written`)."""
+        param = self.param
+        if param.dtype != self.dtype:
             raise ValueError(
-                f"a parameter was {self.dtype} when the optimizer was built and is {self.param.dtype} now: convert the "
+                f"a parameter was {self.dtype} when the optimizer was built and is {param.dtype} now: convert the "
                 "model first (model.to(dtype)), then build the optimizer"
             )
-        if self._seen == self._fingerprint():
+        if param.shape != self.shape:
+            raise ValueError(
+                f"a parameter had shape {tuple(self.shape)} when the optimizer took it and has {tuple(param.shape)} "
+                "now: build the optimizer on the model as it is"
+            )
+        if self._seen is not None and self._seen.place == _place(param):
             return
         if self.was_written():
             kept = (
@@ -283,6 +350,6 @@ class WeightStore:
             )
         self.remember()
 
-    def _fingerprint(self) -> tuple[int, int]:
-        """Changes with every in-place write that autograd sees, and when the parameter gets another storage."""
-        return self.param._version, self.param.data_ptr()
+    def _look(self) -> _Seen:
+        carries = self.is_weight and self.plan.has_carry
+        return _Seen(_place(self.param), _checksum(self.param) if carries else None)

@@ -30,7 +30,7 @@ class Plan:
         """Whether every element is updated without a look at the others."""
         c = self.constants
         whole = c.second_moment == "apollo_e" or c.multiplicative_form == "normalized_rho_tensor"
-        whole = whole or c.block_scale_exponent != 0
+        whole = whole or c.modulates
         return self.store.format.dtype is not None and not whole
 
 

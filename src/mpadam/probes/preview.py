@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from mpadam.optim.ambient import float32_arithmetic
 from mpadam.optim.apollo import projection_at
 from mpadam.optim.base import LowPrecisionOptimizer
 from mpadam.optim.options import constants, rates_at
@@ -43,7 +44,6 @@ class Preview(NamedTuple):
     bits: Tensor | None
 
 
-@torch.no_grad()
 def preview(optimizer: LowPrecisionOptimizer, p: Tensor, group: Mapping[str, Any]) -> Preview:
     """The next update of parameter `p` of `group`, which has a gradient.
 
@@ -68,7 +68,8 @@ def preview(optimizer: LowPrecisionOptimizer, p: Tensor, group: Mapping[str, Any
         bits=bits,
         projection=projection_at(t, p, group, tensor_id=store.tensor_id) if compress else None,
     )
-    new = advance(plan, operands, rates_at(group, t))
+    with float32_arithmetic({p.device.type}):
+        new = advance(plan, operands, rates_at(group, t))
     grad = p.grad.to(torch.float32)
     return Preview(
         rule=plan.rule,

@@ -1,4 +1,4 @@
-"""One look at the next update of a whole model: survival, descent and staleness by role."""
+"""One look at the next update of a whole model: survival, descent and staleness by role, flushed NVFP4 blocks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from mpadam.optim.base import LowPrecisionOptimizer
 from mpadam.probes.descent import descent_record, descent_sums
+from mpadam.probes.flushed import count_flushed, flushed_record, holds_nvfp4
 from mpadam.probes.preview import Preview, preview
 from mpadam.probes.staleness import count_staleness
 from mpadam.probes.survival import count_survival, survival_record
@@ -32,17 +33,20 @@ def survey(model: nn.Module, optimizer: LowPrecisionOptimizer) -> dict[str, Any]
 
     survival: role -> `survival_record`.  descent: role, and "all" -> `descent_record`.
     staleness: state -> {"entries", "due", "stale"}.
+    nvfp4: {"blocks", "flushed"}, where masters are NVFP4: blocks that hold weights, and those stored as zeros.
     Raises ValueError for sharded parameters.
     """
     survival: dict[str, Tensor] = {}
     descent: dict[str, dict[str, Tensor]] = {}
     staleness: dict[str, Tensor] = {}
+    flushed: dict[str, Tensor] = {}
     for role, update in _updates(model, optimizer):
         _add(survival, {role: count_survival(update)})
         sums = descent_sums(update)
         for place in (ALL, role):
             _add(descent.setdefault(place, {}), sums)
         _add(staleness, count_staleness(update))
+        _add(flushed, {"nvfp4": count_flushed(update)} if holds_nvfp4(optimizer) else {})
     return {
         "survival": {role: survival_record(counts, optimizer.rule) for role, counts in survival.items()},
         "descent": {place: descent_record(sums) for place, sums in descent.items()},
@@ -50,6 +54,7 @@ def survey(model: nn.Module, optimizer: LowPrecisionOptimizer) -> dict[str, Any]
             state: dict(zip(("entries", "due", "stale"), counts.tolist(), strict=True))
             for state, counts in staleness.items()
         },
+        **{key: flushed_record(counts) for key, counts in flushed.items()},
     }
 
 

@@ -1,4 +1,5 @@
-"""Looks of a training at its own updates: `probe_every` of run.yaml, the lines of probes.jsonl.
+"""Looks of a training at its own updates: `probe_every` of run.yaml, the lines of probes.jsonl; and, on logged steps
+of runs with NVFP4 masters, the share of blocks that become zeros (`nvfp4_flushed_share` in metrics.jsonl).
 
 A look comes between the clipped gradients and the step, and once more after it: `mpadam.probes.survey` of what the
 step is about to do, and the loss of the same global batch after it. The optimizer then steps as at any other update,
@@ -12,6 +13,7 @@ moved on when this batch's backward pass was over, so where masters did not move
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +22,7 @@ from mpadam.model.fp8.control import fp8_enabled
 from mpadam.model.loss import token_nll
 from mpadam.model.products import bf16_products
 from mpadam.probes.descent import number
+from mpadam.probes.flushed import flushed_by_next_step
 from mpadam.probes.survey import survey
 from mpadam.study.spec import RunFile
 from mpadam.training.evaluation import to_tensors
@@ -44,14 +47,32 @@ def probed_update(session: Session, gradients: Gradients, meter: Meter) -> dict[
     with meter.paused():
         if not bool(gradients.values.isfinite().all()):
             return None
-    spec = session.spec.training
-    settle_(gradients.tensors, norm=gradients.values[1], limit=spec.clip_norm, dtype=spec.gradient_dtype)
-    with meter.paused():
-        found = session.ranks.together(lambda: survey(session.model, session.optimizer))
-    session.optimizer.step()
+    found = _looked_update(session, gradients, meter, lambda: survey(session.model, session.optimizer))
     with meter.paused():
         losses = {"before": gradients.values[0].item(), "after": number(loss_now(session, gradients.step))}
     return {"step": gradients.step, "loss": losses, **found}
+
+
+def counted_update(session: Session, gradients: Gradients, meter: Meter) -> float | None:
+    """`loop.update`; returns the share of NVFP4 blocks with weights that it stores as zeros, None without such."""
+    found = _looked_update(session, gradients, meter, lambda: flushed_by_next_step(session.optimizer))
+    return flushed_share(found)
+
+
+def flushed_share(found: Mapping[str, int]) -> float | None:
+    return found["flushed"] / found["blocks"] if found["blocks"] else None
+
+
+def _looked_update(
+    session: Session, gradients: Gradients, meter: Meter, look: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """`loop.update` with a look of the leading rank between clipping and the step; returns what it saw."""
+    spec = session.spec.training
+    settle_(gradients.tensors, norm=gradients.values[1], limit=spec.clip_norm, dtype=spec.gradient_dtype)
+    with meter.paused():
+        found = session.ranks.together(look)
+    session.optimizer.step()
+    return found
 
 
 @torch.no_grad()

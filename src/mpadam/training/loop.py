@@ -22,11 +22,12 @@ from torch import Tensor
 from mpadam.model.fp8.control import fp8_step
 from mpadam.model.loss import loss_sum
 from mpadam.model.products import bf16_products
+from mpadam.probes.flushed import holds_nvfp4
 from mpadam.study.spec import TrainingSpec
 from mpadam.training import checkpoint as checkpoints
 from mpadam.training.evaluation import evaluate, to_tensors
 from mpadam.training.gradients import global_norm, settle_, sum_over_ranks_
-from mpadam.training.looks import is_probed, probed_update
+from mpadam.training.looks import counted_update, flushed_share, is_probed, probed_update
 from mpadam.training.progress import Meter
 from mpadam.training.records import Records, open_records
 from mpadam.training.session import Session, checkpoint_state, replicated
@@ -110,14 +111,19 @@ def _steps(session: Session, stop: Stopper, records: Records) -> Ended:
         if is_checked(session, step) and (diverged := look(session, unseen, updates=step - 1)):
             return diverged
         probed = is_probed(session.run, step) and probed_update(session, gradients, meter)
-        if not probed:
+        flushed = None
+        if probed and "nvfp4" in probed:
+            flushed = flushed_share(probed["nvfp4"])
+        elif not probed and is_logged(spec, step) and holds_nvfp4(session.optimizer):
+            flushed = counted_update(session, gradients, meter)
+        elif not probed:
             update(session, gradients)
         meter.stop(gradients.target_tokens, gradients.positions)
         if probed:
             ranks.together(partial(records.probe, probed))
         last = step == spec.steps
         if is_logged(spec, step):
-            record = _record(session, gradients, rates, meter.tokens_per_s())
+            record = _record(session, gradients, rates, meter.tokens_per_s(), flushed)
             ranks.together(partial(records.step, record))
         if is_validated(spec, step) and (fault := validate(session, records)):
             return Ended("diverged", step, fault, updates=step)
@@ -213,11 +219,12 @@ def _advance(session: Session, seen: Seen) -> None:
 
 
 def _record(
-    session: Session, gradients: Gradients, rates: dict[str, float], tokens_per_s: float
+    session: Session, gradients: Gradients, rates: dict[str, float], tokens_per_s: float, nvfp4_flushed: float | None
 ) -> dict[str, int | float]:
     """A line of metrics.jsonl; positions and target tokens are those seen so far."""
     progress = session.progress
     loss, norm = gradients.values.tolist()
+    shares = {"fp8_flushed_share": gradients.flushed_share, "nvfp4_flushed_share": nvfp4_flushed}
     return {
         "step": progress.step,
         "positions": progress.positions,
@@ -225,7 +232,7 @@ def _record(
         "loss": loss,
         **rates,
         "grad_norm": norm,
-        **({} if gradients.flushed_share is None else {"fp8_flushed_share": gradients.flushed_share}),
+        **{key: share for key, share in shares.items() if share is not None},
         "tokens_per_s": round(tokens_per_s, 1),
     }
 

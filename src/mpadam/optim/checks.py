@@ -1,0 +1,55 @@
+"""What a parameter, its gradient and values for it must be; each refusal is a ValueError with the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mpadam.optim.sharding import is_split, local, splits
+from mpadam.optim.update import Plan
+
+
+def is_trained(p: Tensor) -> bool:
+    """Whether the optimizer takes `p` now; ValueError if it never could."""
+    if not p.is_floating_point():
+        raise ValueError(f"a parameter is {p.dtype}: only floating-point parameters can be trained; leave it out")
+    return p.requires_grad
+
+
+def check_values(values: Mapping[Tensor, Tensor], known: Mapping[Tensor, Any]) -> None:
+    for p in values:
+        if p not in known:
+            what = f"a tensor of shape {tuple(p.shape)}" if isinstance(p, Tensor) else repr(p)
+            raise ValueError(
+                f"reload_weights got {what} as a key, which is no parameter that this optimizer trains: give a mapping "
+                "from its own parameters to values"
+            )
+        value = values[p]
+        if not isinstance(value, Tensor) or local(value).shape != local(p).shape:
+            got = tuple(value.shape) if isinstance(value, Tensor) else value
+            raise ValueError(f"reload_weights got {got!r} for a parameter of shape {tuple(p.shape)}: give that shape")
+
+
+def check_gradient(p: Tensor) -> None:
+    assert p.grad is not None
+    if p.grad.layout != torch.strided:
+        raise ValueError("a gradient is sparse: build the layer with sparse=False (nn.Embedding(..., sparse=False))")
+
+
+def check_sharding(p: Tensor, plan: Plan) -> None:
+    """What needs more than this rank's rows cannot be done on a shard."""
+    whole = plan.store.format.name.startswith("nvfp4") or plan.constants.second_moment == "apollo_e"
+    whole = whole or plan.constants.multiplicative_form == "normalized_rho_tensor"
+    whole = whole or plan.constants.modulates
+    # Blocks run along the last dimension; tiles (`block_shape`) of several rows along the last two.
+    tiled = getattr(plan.store.format, "block", (1, 1))[0] > 1
+    blocks_cut = plan.store.format.dtype is None and splits(p, last=2 if tiled else 1)
+    if is_split(p) and (whole or blocks_cut):
+        raise ValueError(
+            "a sharded parameter with nvfp4, apollo_e, normalized_rho_tensor, block_scale_exponent, or blocks or tiles "
+            "cut by the sharding: these need the whole parameter; replicate it (DDP), or shard along the first "
+            "dimension with an fp8 format whose blocks are rows (block_size, not block_shape)"
+        )
