@@ -1,5 +1,5 @@
-"""`make env` knows the folder and the Python that an environment was made with. A stand-in for Python and pip notes what
-it was asked for; the rest is the real Makefile."""
+"""`make env` knows the folder and the Python that an environment was made with. A stand-in for Python and pip notes
+what it was asked for; the rest is the real Makefile."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 #
 # Inputs:  `config`, merged by Snakemake from config.yaml, profiles/slurm/cluster.yaml, --configfile and --config
 # Outputs: STUDY (the validated study as a workflow), ROOT (its folder), LOGS, IMAGE, STOP
-# Steps:   a wrong configuration ends here, in one line, before any job is planned; so does a missing image
+# Steps:   a wrong configuration ends here, in one line, before any job is planned; so do a missing image and an
+#          environment that runs the code of another checkout
 
 import os
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from mpadam.cluster.container import bind_paths, bind_variable, checked_image
 from mpadam.cluster.resources import STOP_AFTER
 from mpadam.cluster.signals import forward_signals, in_step
+from mpadam.source import check_checkout
 from mpadam.study.load import ConfigError, parse_study
 from mpadam.study.paths import StudyPaths
 from mpadam.study.workflow import RUN, TUNING, Workflow, sources
@@ -25,6 +27,7 @@ os.environ["PATH"] = (
 )
 
 try:
+    check_checkout(Path(workflow.basedir))
     _config = parse_study(config)
     STUDY = Workflow(_config, StudyPaths(_config.study))
     SOURCE_IDENTITY = STUDY.source_text()

@@ -6,10 +6,9 @@ All decisions of the workflow are here, where they are tested; the rules only na
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from mpadam.cluster.resources import host_memory_mb, limited, site_resources, training_resources
@@ -18,6 +17,7 @@ from mpadam.data.need import planned
 from mpadam.data.sources import source_identity, text_shards
 from mpadam.data.text import TextShard
 from mpadam.data.tokenizer import tokenizer_identity
+from mpadam.source import PACKAGE, files
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey, TuningKey, grid_keys, run_keys, selection_key, trial_values, tuning_keys
 from mpadam.study.paths import StudyPaths
@@ -275,9 +275,4 @@ def _tuning_key(wildcards: Any) -> TuningKey:
 
 def sources(*packages: str) -> list[str]:
     """Source files of parts of the package (`analysis`, `site`), so that an edit there remakes what they make."""
-    root = Path(__file__).parent.parent
-    return sorted(os.path.relpath(path) for package in packages for path in _sources(root / package))
-
-
-def _sources(folder: Path) -> Iterator[Path]:
-    return (p for p in folder.rglob("*") if p.suffix in {".py", ".html", ".css", ".js", ".yaml"})
+    return sorted(os.path.relpath(path) for package in packages for path in files(PACKAGE / package))
