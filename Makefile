@@ -12,6 +12,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export PYTHONNOUSERSITE := 1
+export PIP_NO_INPUT := 1
 # Of the shell's: packages found elsewhere would count as installed, and pip would install elsewhere.
 unexport PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX PIP_ROOT PIP_USER
 
