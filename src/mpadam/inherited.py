@@ -29,11 +29,20 @@ def make_own() -> None:
         if name.startswith((*ARITHMETIC, *OTHERS)) and not name.endswith(PLACES):
             del os.environ[name]
     os.environ["MPLBACKEND"] = "agg"
+    _without_flags()
     if os.environ.pop("PYTHONWARNINGS", ""):
         _default_warnings()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a locale that lacks a letter ends no command
+
+
+def _without_flags() -> None:
+    """Start this process anew where it has an inherited flag of Python's: without docstrings transformers cannot be
+    imported, without assertions nothing guards the invariants, and with `inspect` a command ends at a prompt."""
+    found = [f"PYTHON{flag.upper()}" for flag in ("optimize", "inspect") if getattr(sys.flags, flag)]
+    if [name for name in found if os.environ.pop(name, "")]:
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def _default_warnings() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
 import sys
 import warnings
 
@@ -54,3 +55,14 @@ def test_n25_every_command_begins_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit):
         main(["--version"])
     assert os.environ["MPLBACKEND"] == "agg"
+
+
+def test_n25_inherited_flags_of_python_do_not_count() -> None:
+    """PYTHONOPTIMIZE takes docstrings and assertions away; its own process, since it is started anew."""
+    code = "from mpadam.inherited import make_own; make_own(); print(make_own.__doc__ is not None, __debug__)"
+    environment = {**os.environ, "PYTHONOPTIMIZE": "2", "PYTHONINSPECT": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, input="1/0\n"
+    )
+    assert done.stdout == "True True\n"
+    assert not done.stderr
