@@ -13,14 +13,28 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export PYTHONNOUSERSITE := 1
+export PIP_NO_INPUT := 1
+# Of the shell's: packages found elsewhere would count as installed, and pip would install elsewhere.
+unexport PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX PIP_ROOT PIP_USER
 
-.PHONY: env dev reproduce test lint format clean image-cpu image-h100
+# An environment names its folder and its Python in scripts and in the editable install. If it was made in another folder
+# (cp, mv), if its Python is gone or has changed, or if PYTHON=... asks for another version, it is made again.
+VERSION := import sys; print(*sys.version_info[:2])
+ASKED := $(if $(filter file,$(origin PYTHON)),$(BIN)/python,$(PYTHON))
+USABLE := $(shell made=$$(sed -n 's/^command = .* -m venv //p' $(VENV)/pyvenv.cfg 2>/dev/null); \
+  [ "$${made%/*}" -ef . ] && $(BIN)/python -I -c 'import pip' 2>/dev/null && \
+  [ "$$($(BIN)/python -I -c '$(VERSION)')" = "$$($(ASKED) -I -c '$(VERSION)')" ] && echo yes)
+
+.PHONY: env dev reproduce test lint format clean image-cpu image-h100 another
 env: $(VENV)/.runtime
 dev: $(VENV)/.dev
 
-$(VENV)/.runtime: envs/cpu.txt pyproject.toml
+$(VENV)/.runtime: envs/cpu.txt pyproject.toml $(if $(USABLE),,another)
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("mpadam needs Python 3.11 or newer, not " + sys.version.split()[0] + ": make PYTHON=/path/to/python3.11 ...")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+ifneq ($(USABLE),yes)
+	@test ! -e $(VENV) || echo "$(VENV) was made in another folder or by another Python, or is not complete: making it again"
+	python=$$($(PYTHON) -I -c 'import sys; print(sys._base_executable)'); rm -rf $(VENV); "$$python" -m venv $(VENV)
+endif
 	$(BIN)/python -m pip install --quiet -r envs/cpu.txt
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	@touch $@

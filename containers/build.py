@@ -101,22 +101,30 @@ def pinned(base: str, digest: str) -> str:
 
 
 def commit() -> str:
-    """Commit of the source tree, `-dirty` if it has changes."""
-    done = subprocess.run(
-        ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return done.stdout.strip() or "unknown"
+    """Commit of the source tree, `-dirty` if it has changes; `unknown` if it is in no git repository of its own."""
+    return git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*").strip() or "unknown"
+
+
+def git(*arguments: str) -> str:
+    """What git says of the source tree; nothing where it is not the root of a repository, whatever lies above it."""
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
+        return ""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    command = ["git", "-C", str(ROOT), "-c", "safe.directory=*", *arguments]
+    return subprocess.run(command, env=inherited, capture_output=True, text=True, check=False).stdout
 
 
 def copy_source(folder: Path) -> None:
-    """The files of the source tree that an image is made of: tracked ones as they are now, and new ones."""
+    """The files of the source tree that an image is made of: tracked ones as they are now, and new ones.
+
+    Without git all files but Python's own and built images.
+    """
     parts = ("src", "envs", "containers", "profiles/slurm", "pyproject.toml", "README.md", "LICENSE")
-    listing = subprocess.run(
-        ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard", *parts],
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    for name in filter(None, listing.split("\0")):
+    names = git("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *parts).split("\0")
+    if names == [""]:
+        found = [path for part in parts for path in (ROOT / part, *(ROOT / part).rglob("*"))]
+        names = [str(path.relative_to(ROOT)) for path in found if path.suffix not in (".pyc", ".sif")]
+    for name in names:
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)

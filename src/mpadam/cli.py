@@ -12,12 +12,14 @@ import pkgutil
 import sys
 
 from mpadam import __version__, commands
+from mpadam.inherited import make_own
 
 EXIT_BAD_INPUT = 2
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns its exit code."""
+    make_own()
     args = build_parser().parse_args(argv)
     try:
         return int(args.run(args))

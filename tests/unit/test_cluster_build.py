@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import subprocess
 from pathlib import Path
 from types import ModuleType
 
@@ -76,3 +77,20 @@ def test_an_image_is_made_of_what_git_knows(build: ModuleType, tmp_path: Path) -
     assert {"pyproject.toml", "envs/cpu.txt", "containers/install.sh", "src/mpadam/__init__.py"} <= copied
     assert not any(name.endswith((".sif", ".pyc")) or name.startswith(("tests", "results")) for name in copied)
     assert os.access(tmp_path / "containers/install.sh", os.R_OK)
+
+
+def test_n33_git_variables_and_repositories_above_do_not_decide_what_is_built(
+    build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = tmp_path / "tree"
+    (there / "src").mkdir(parents=True)
+    (there / "src" / "a.py").touch()
+    (there / "src" / "a.pyc").touch()
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / ".git"))
+    build.copy_source(tmp_path / "here")
+    assert (tmp_path / "here" / "src" / "mpadam" / "cli.py").is_file()
+    monkeypatch.setattr(build, "ROOT", there)
+    assert build.commit() == "unknown"
+    build.copy_source(tmp_path / "copy")
+    assert [path.name for path in (tmp_path / "copy").rglob("*.*")] == ["a.py"]

@@ -223,11 +223,11 @@ def test_other_data_are_refused_and_leave_no_lasting_failure(tmp_path, data, cap
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"device": "cuda"}, "no CUDA device"), ({"compile": True}, "no C\\+\\+ compiler")],
+    [({"device": "cuda"}, "no CUDA device"), ({"compile": True}, "true, but it cannot; or write  compile: false")],
 )
 def test_what_the_machine_lacks_is_said_and_leaves_no_lasting_failure(tmp_path, data, changes, message, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(machine, "compiler_available", lambda: False)
+    monkeypatch.setattr(machine, "compile_problem", lambda device: "it cannot")
     folder = make_run(tmp_path / "run", data, **changes)
     with pytest.raises(ValueError, match=message):
         train(folder)

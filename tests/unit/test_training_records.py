@@ -193,14 +193,26 @@ class FakeRun:
 
 @pytest.fixture
 def fake_wandb(monkeypatch):
-    """A stand-in for the package; `runs` are those that were begun."""
+    """A stand-in for the package; `runs` are those that were begun, `asked` whether it asked for a key.
+
+    As the real one, it asks where it is online, has no key and sees a terminal, and takes the end of input for Ctrl-C.
+    """
     module = types.ModuleType("wandb")
-    module.runs, module.fails_at, module.error = [], None, None
+    module.runs, module.fails_at, module.error, module.has_key, module.asked = [], None, None, True, False
     module.Settings = types.SimpleNamespace
+
+    def log_in():
+        if not sys.stdin.isatty():
+            raise RuntimeError("No API key configured.\nUse `wandb login` to log in.")
+        module.asked = True
+        if not sys.stdin.readline():
+            raise KeyboardInterrupt
 
     def init(**arguments):
         if module.error is not None:
             raise module.error
+        if arguments["mode"] == "online" and not module.has_key:
+            log_in()
         module.runs.append(FakeRun(arguments, module.fails_at))
         return module.runs[-1]
 
@@ -257,6 +269,31 @@ def test_t5_nothing_that_wandb_fails_at_ends_or_changes_a_training(tmp_path, dat
     assert_same_run(folder, plain)
     assert caplog.text.count("W&B is off for the rest of this attempt") == 1
     assert "W&B is off" in (folder / "train.log").read_text()
+
+
+@pytest.mark.parametrize("typed", [b"3\n", b"\x04"], ids=["an answer", "end of input"])
+def test_n34_nothing_ever_asks_for_a_key(tmp_path, data, fake_wandb, monkeypatch, typed):
+    """Online without a key on a terminal; what is typed there stays unread."""
+    ours, terminal = os.openpty()
+    os.write(ours, typed)
+    fake_wandb.has_key = False
+    folder = tracked(tmp_path / "run", data, mode="online", steps=2)
+    with os.fdopen(ours), os.fdopen(terminal, encoding="utf-8") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert train(folder) == 0
+        assert sys.stdin is stdin
+    assert not fake_wandb.asked
+    assert not fake_wandb.runs
+    (warning,) = [line for line in (folder / "train.log").read_text().splitlines() if "W&B" in line]
+    assert "No API key configured. Use `wandb login`" in warning
+    assert summary_of(folder)["status"] == "completed"
+
+
+def test_n34_what_wandb_takes_for_ctrl_c_ends_no_training(tmp_path, data, fake_wandb):
+    fake_wandb.error = KeyboardInterrupt()
+    folder = tracked(tmp_path / "run", data, mode="online", steps=2)
+    assert train(folder) == 0
+    assert "W&B is off for the rest of this attempt (KeyboardInterrupt" in (folder / "train.log").read_text()
 
 
 def test_wandb_that_is_not_installed_is_said_before_training_and_can_be_mended(tmp_path, data, monkeypatch):

@@ -3,7 +3,8 @@
 # Inputs:  config.yaml, profiles/slurm/cluster.yaml, --configfile and --config, each over the ones before. Snakemake
 #          names them; they are read again as `mpadam` reads them, since its own reader keeps one of two equal keys
 # Outputs: STUDY (the validated study as a workflow), ROOT (its folder), LOGS, IMAGE, STOP
-# Steps:   a wrong configuration ends here, in one line, before any job is planned; so does a missing image
+# Steps:   a wrong configuration ends here, in one line, before any job is planned; so do a missing image and an
+#          environment that runs the code of another checkout
 
 import os
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from mpadam.cluster.container import bind_paths, bind_variable, checked_image
 from mpadam.cluster.resources import STOP_AFTER
 from mpadam.cluster.signals import forward_signals, in_step
+from mpadam.source import check_checkout
 from mpadam.study.load import load_study
 from mpadam.study.paths import StudyPaths
 from mpadam.study.profiles import check_configfiles
@@ -33,6 +35,7 @@ _own = workflow.configfiles[
 ]  # those of `configfile:` follow those of --configfile
 
 try:
+    check_checkout(Path(workflow.basedir))
     if workflow.is_main_process:
         check_configfiles(sys.argv[1:], _given.configfiles)
     _files = [*([] if _given.replace_workflow_config else _own), *_given.configfiles]

@@ -1,4 +1,4 @@
-"""`mpadam doctor`: what this machine can do, and which precision regimes run natively on it."""
+"""`mpadam doctor`: what this machine can do (torch.compile is tried), and which regimes run natively on it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import json
 
+    from mpadam.compiler import compile_problem
     from mpadam.model.capabilities import NVFP4_NOTE, as_dict, probe
 
     machine = probe()
+    problems = {device: compile_problem(device) for device in ("cpu", *(["cuda"] if machine.gpus else []))}
     if args.json:
-        print(json.dumps(as_dict(machine), indent=2))
+        print(json.dumps({**as_dict(machine), "compile_problems": problems}, indent=2))
         return 0
-    lines = [*_machine_lines(machine), "", *_regime_lines(machine), "", NVFP4_NOTE]
+    compiles = [f"{'torch.compile':<20}on {device}: {problem or 'works'}" for device, problem in problems.items()]
+    lines = [*_machine_lines(machine), *compiles, "", *_regime_lines(machine), "", NVFP4_NOTE]
     print("\n".join(lines))
     return 0
 

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     for key, given in (("--request", args.request), ("--selected", selected)):
         if len(given) != len(args.out):
             raise ValueError(f"{key} has {len(given)} values and --out {len(args.out)}: give one for each run")
-    manifest = json.loads(args.manifest.read_text())
+    manifest = json.loads(args.manifest.read_text(encoding="utf-8"))
     for request, tuned, out in zip(args.request, selected, args.out, strict=True):
         _write(json.loads(request), {} if tuned == "-" else read_yaml(Path(tuned))["values"], manifest, args, out)
     return 0

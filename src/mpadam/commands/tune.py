@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--trials names {len(args.trials)} summaries, --searched lists {len(searched)} trials")
     trials = []
     for values, path in zip(searched, args.trials, strict=True):
-        summary = json.loads(path.read_text())
+        summary = json.loads(path.read_text(encoding="utf-8"))
         found = summary["spec"]["optimizer"]["values"]
         wrong = [key for key, value in values.items() if found.get(key) != value]
         if wrong:

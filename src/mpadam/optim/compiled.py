@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mpadam.compiler import compile_problem
 from mpadam.optim.rules import Constants, Rates, scalar_tensors
 from mpadam.optim.store import Draw
 from mpadam.optim.update import Operands, Plan, update
@@ -139,8 +140,8 @@ def _unflatten(layout: _Layout, tensors: Iterator[Tensor]) -> tuple[Operands, Ra
 
 @cache
 def can_compile(device_type: str) -> bool:
-    """Whether there is a compiler for this kind of device; if not, says so once, and what to do."""
-    problem = _missing_for_cpu() if device_type == "cpu" else _missing_for_gpu()
+    """Whether kernels compile and run on this kind of device; if not, says so once, and what to do."""
+    problem = compile_problem(device_type)
     if problem:
         warnings.warn(
             f"compile = True, but {problem}: steps on this device run eagerly, which is slower and gives the same "
@@ -148,20 +149,3 @@ def can_compile(device_type: str) -> bool:
             stacklevel=2,
         )
     return not problem
-
-
-def _missing_for_cpu() -> str:
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        get_cpp_compiler()
-    except InvalidCxxCompiler:
-        return "there is no C++ compiler here (install g++, or name one in the variable CXX)"
-    return ""
-
-
-def _missing_for_gpu() -> str:
-    from torch.utils._triton import has_triton
-
-    return "" if has_triton() else "there is no Triton for this device (pip install triton)"

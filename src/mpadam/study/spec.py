@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
+import logging
 from dataclasses import dataclass
+from functools import cache
 from importlib import util
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,11 +19,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from mpadam.atomic import write_text
+from mpadam.compiler import remembered_problem
 from mpadam.model.fp8.backend import resolve_backend
 from mpadam.study.config import ModelConfig, RegimeConfig, ScheduleConfig, StudyConfig
 from mpadam.study.grid import RunKey, TuningKey, selection_key, trial_values
 from mpadam.study.load import ConfigError, read_yaml, to_yaml
 from mpadam.study.section import Section
+
+log = logging.getLogger(__name__)
 
 # Raised whenever the numbers of an unchanged run change; tests/golden tells when that is.
 NUMERICS_VERSION = 1
@@ -212,7 +216,7 @@ def _training(config: StudyConfig, entry: str) -> dict[str, Any]:
 class Auto:
     """What "auto" means where the run is to compute.
 
-    compile: whether a compiler is there. fp8_backend: of FP8 products, None if the study has none.
+    compile: whether torch.compile works. fp8_backend: of FP8 products, None if the study has none.
     bf16_products: on the CPU, None on CUDA and where the configuration names them.
     """
 
@@ -222,7 +226,7 @@ class Auto:
 
 
 def auto_here(request: dict[str, Any]) -> Auto:
-    """What "auto" means on this machine; looks at its GPU only where that decides.
+    """What "auto" means on this machine; tries its compiler and looks at its GPU only where that decides.
 
     Raises ValueError where it cannot be decided here: an FP8 backend for CUDA, and no GPU in sight.
     """
@@ -234,7 +238,17 @@ def auto_here(request: dict[str, Any]) -> Auto:
         backend = resolve_backend("auto", device=training["device"], capability=capability, transformer_engine=engine)
     if training["device"] == "cpu" and training.get("bf16_products", "auto") == "auto":
         products = "native" if native_bf16_products() else "float32"
-    return Auto(compile=compiler_available(), fp8_backend=backend, bf16_products=products)
+    compiles = training["compile"] == "auto" and _compiles(training["device"])
+    return Auto(compile=compiles, fp8_backend=backend, bf16_products=products)
+
+
+@cache
+def _compiles(device: str) -> bool:
+    """Whether torch.compile works; if not, says why, once."""
+    problem = remembered_problem(device)
+    if problem:
+        log.warning("training.compile: auto is false: %s", problem)
+    return not problem
 
 
 def gpu_capability() -> tuple[int, int] | None:
@@ -351,11 +365,6 @@ def _check_supply(needed: int, available: int, epochs: int, labels: dict[str, An
             f"has {available:,} and data.epochs {epochs} allows {available * epochs:,}; lower the budget, add data, or "
             f"write  epochs: {-(-needed // available)}"
         )
-
-
-def compiler_available() -> bool:
-    """Whether torch.compile can build CPU kernels here."""
-    return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
 
 
 # --- on disk ---------------------------------------------------------------------------------------------------------

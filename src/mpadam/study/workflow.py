@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from mpadam.cluster.resources import host_memory_mb, limited, site_resources, training_resources
@@ -22,6 +21,7 @@ from mpadam.data.text import TextShard
 from mpadam.data.tokenizer import tokenizer_identity
 from mpadam.plan.jobs import runs, trials
 from mpadam.plan.model import CostModel
+from mpadam.source import PACKAGE, files
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey, TuningKey, grid_keys, run_keys, selection_key, trial_values, tuning_keys
 from mpadam.study.paths import StudyPaths
@@ -300,9 +300,4 @@ def rule_names(names: Iterable[str]) -> dict[str, str]:
 
 def sources(*packages: str) -> list[str]:
     """Source files of parts of the package (`analysis`, `site`), so that an edit there remakes what they make."""
-    root = Path(__file__).parent.parent
-    return sorted(os.path.relpath(path) for package in packages for path in _sources(root / package))
-
-
-def _sources(folder: Path) -> Iterator[Path]:
-    return (p for p in folder.rglob("*") if p.suffix in {".py", ".html", ".css", ".js", ".yaml"})
+    return sorted(os.path.relpath(path) for package in packages for path in files(PACKAGE / package))

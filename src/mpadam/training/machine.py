@@ -8,7 +8,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mpadam.study.spec import NUMERICS_VERSION, RunSpec, compiler_available, native_bf16_products
+from mpadam.compiler import compile_problem
+from mpadam.study.spec import NUMERICS_VERSION, RunSpec, native_bf16_products
 from mpadam.training.streams import stream_seed
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -18,7 +19,7 @@ _KEEP_BYTES = 2**30
 def configure(spec: RunSpec) -> None:
     """Make this process compute exactly what the specification says.
 
-    Raises ValueError where it cannot: run.yaml of another numerics version, no such device, no compiler.
+    Raises ValueError where it cannot: run.yaml of another numerics version, no such device, no working compiler.
     """
     import torch
 
@@ -52,11 +53,8 @@ def _check(spec: RunSpec) -> None:
             "training.bf16_products: run.yaml says native, but this processor has no instructions for products of bf16 "
             "matrices; train it where it was started, or write run.yaml anew (mpadam spec), which then says float32"
         )
-    if spec.training.compile and spec.training.device == "cpu" and not compiler_available():
-        raise ValueError(
-            "training.compile: run.yaml says true, but this machine has no C++ compiler; install g++, or write  "
-            "compile: false"
-        )
+    if spec.training.compile and (problem := compile_problem(spec.training.device)):
+        raise ValueError(f"training.compile: run.yaml says true, but {problem}; or write  compile: false")
 
 
 def _keep_freed_memory() -> None:

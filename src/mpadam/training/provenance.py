@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import platform
 import socket
-import subprocess
 import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mpadam.atomic import write_json
+from mpadam.source import PACKAGE, origin
 from mpadam.training.folder import RunFolder, read_json
 
 PACKAGES = ("mpadam", "torch", "transformers", "tokenizers", "numpy", "safetensors", "triton", "transformer-engine",
@@ -45,14 +45,14 @@ def _differing(old: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in old.items() if key in ("time", "host", "after_step") or now.get(key) != value}
 
 
-def environment(device: str, *, source: Path | None = None) -> dict[str, Any]:
+def environment(device: str, *, source: Path = PACKAGE) -> dict[str, Any]:
     """Commit, packages, device, host, Slurm job and container of this process.
 
-    source: a folder of the source tree whose commit is told; default: this package's.
+    source: the package, or the root of a repository, whose commit is told (`mpadam.source`).
     """
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        **_commit(source or Path(__file__).resolve().parent),
+        **origin(source),
         "python": sys.version.split()[0],
         "packages": {name: found for name in PACKAGES if (found := _version(name)) is not None},
         "platform": platform.platform(),
@@ -64,22 +64,6 @@ def environment(device: str, *, source: Path | None = None) -> dict[str, Any]:
         "container": os.environ.get("APPTAINER_CONTAINER") or os.environ.get("SINGULARITY_CONTAINER"),
         "container_digest": _container_digest(),
     }
-
-
-def _commit(source: Path) -> dict[str, Any]:
-    """Commit of the source tree, if it is one, and whether it has local changes."""
-    commit = _git(source, "rev-parse", "HEAD")
-    return {"commit": commit, "dirty": None if commit is None else bool(_git(source, "status", "--porcelain"))}
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=30
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
 
 
 def _version(package: str) -> str | None:

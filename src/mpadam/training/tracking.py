@@ -3,14 +3,19 @@
 It shows what metrics.jsonl holds and is the source of nothing: tables read the run folder alone. The run's id is its
 hash, so that every attempt goes on in the same W&B run; steps that are done again after a resume have the values that
 are already there, and W&B passes over them. `offline` writes below the run folder (`wandb sync D/wandb/offline-run-*`
-sends it later) and needs neither network nor key. Nothing that W&B fails at ends a training.
+sends it later) and needs neither network nor key. Nothing that W&B fails at ends a training, and it asks nothing: while
+it starts, standard input is empty.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from mpadam.study.spec import RunFile
@@ -54,12 +59,25 @@ def open_tracker(run: RunFile, folder: RunFolder) -> Tracker | None:
     if run.wandb["mode"] == "disabled":
         return None
     try:
-        import wandb
+        with _nothing_to_read():
+            import wandb
 
-        return Tracker(wandb.init(**_arguments(run, folder, wandb.Settings)))
-    except Exception as error:
+            return Tracker(wandb.init(**_arguments(run, folder, wandb.Settings)))
+    except (Exception, KeyboardInterrupt) as error:  # W&B takes the end of its input for Ctrl-C
         _give_up(error)
         return None
+
+
+@contextmanager
+def _nothing_to_read() -> Iterator[None]:
+    """Standard input is empty and no terminal: without a key W&B would ask for one, and wait."""
+    before = sys.stdin
+    with Path(os.devnull).open(encoding="utf-8") as empty:
+        sys.stdin = empty
+        try:
+            yield
+        finally:
+            sys.stdin = before
 
 
 def check_tracking(run: RunFile) -> None:
@@ -100,7 +118,6 @@ def _arguments(run: RunFile, folder: RunFolder, settings: Callable[..., Any]) ->
     }
 
 
-def _give_up(error: Exception) -> None:
-    log.warning(
-        "W&B is off for the rest of this attempt (%s: %s); metrics.jsonl has everything", type(error).__name__, error
-    )
+def _give_up(error: BaseException) -> None:
+    why = " ".join(f"{type(error).__name__}: {error}".split())
+    log.warning("W&B is off for the rest of this attempt (%s); metrics.jsonl has everything", why)
