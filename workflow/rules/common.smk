@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mpadam.cluster.container import bind_paths, bind_variable, checked_image
 from mpadam.cluster.resources import STOP_AFTER
-from mpadam.cluster.signals import forward_signals, in_step
+from mpadam.cluster.signals import end_with_trainings, forward_signals, in_step
 from mpadam.study.load import ConfigError, parse_study
 from mpadam.study.paths import StudyPaths
 from mpadam.study.workflow import RUN, TUNING, Workflow, sources
@@ -51,6 +51,8 @@ if IMAGE is not None:
 STOP = STOP_AFTER if workflow.remote_exec else ""
 if in_step(os.environ):
     forward_signals()
+elif not workflow.non_local_exec:
+    end_with_trainings()
 
 
 wildcard_constraints:

@@ -15,6 +15,7 @@ import signal
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import FrameType
 
 import psutil
 
@@ -29,6 +30,24 @@ def in_step(environment: Mapping[str, str]) -> bool:
     """Whether this process was started by srun: its step has a number."""
     step = environment.get("SLURM_STEP_ID", "")
     return step.isdigit() and int(step) < FIRST_SPECIAL_STEP
+
+
+def end_with_trainings() -> None:
+    """Let Ctrl-C and a closed terminal (SIGHUP) end Snakemake and the trainings below it, which save.
+
+    By itself Snakemake waits on SIGINT until its jobs are done, unless the terminal has told them too; SIGHUP ends it at
+    once and leaves its working folder locked. A signal that is ignored, as under `nohup`, stays ignored. Only for
+    jobs on this machine: those of a cluster go on without Snakemake, and Ctrl-C cancels them.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _end)
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    # not the signal itself: a training may have had it already, and ends at once when it comes again
+    pass_on(signal.SIGTERM, psutil.Process().children(recursive=True))
+    raise KeyboardInterrupt
 
 
 def forward_signals() -> threading.Thread:
