@@ -276,7 +276,7 @@ def test_other_faults_of_the_disk_are_not_called_full(tmp_path, data, monkeypatc
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.os, "fsync", broken)
+        patch.setattr(os, "fsync", broken)
         assert command("train", "--run-dir", folder) == 2
     assert "make room" not in capsys.readouterr().err
     assert command("train", "--run-dir", folder) == 0

@@ -106,9 +106,7 @@ def test_n24_ctrl_c_and_a_closed_terminal_save_and_the_same_command_goes_on(made
     run, meeting, woken = toy.results / "runs" / RUN, tmp_path / "meeting", "r, w = os.pipe()"
     woken += "; os.set_blocking(w, False); signal.set_wakeup_fd(w)"
     os.mkfifo(meeting)
-    waits = AT_STEP_7.format(
-        action=f"{woken}; open({str(meeting)!r}, 'w').close(); os.read(r, 1)"
-    )
+    waits = AT_STEP_7.format(action=f"{woken}; open({str(meeting)!r}, 'w').close(); os.read(r, 1)")
     for step, told, number in ((7, os.killpg, signal.SIGINT), (9, os.kill, signal.SIGHUP)):
         toy.edit("src/mpadam/training/loop.py", STEP, waits.replace("step == 7", f"step == {step}"))
         snakemake = start(toy, SUMMARY)

@@ -35,8 +35,8 @@ def in_step(environment: Mapping[str, str]) -> bool:
 def end_with_trainings() -> None:
     """Let Ctrl-C and a closed terminal (SIGHUP) end Snakemake and the trainings below it, which save.
 
-    By itself Snakemake waits on SIGINT until its jobs are done, unless the terminal has told them too; SIGHUP ends it at
-    once and leaves its working folder locked. A signal that is ignored, as under `nohup`, stays ignored. Only for
+    By itself Snakemake waits on SIGINT until its jobs are done, unless the terminal has told them too; SIGHUP ends it
+    at once and leaves its working folder locked. A signal that is ignored, as under `nohup`, stays ignored. Only for
     jobs on this machine: those of a cluster go on without Snakemake, and Ctrl-C cancels them.
     """
     for number in (signal.SIGINT, signal.SIGHUP):

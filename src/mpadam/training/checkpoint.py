@@ -12,7 +12,6 @@ the moment of a save, then 2 bytes a parameter.
 from __future__ import annotations
 
 import logging
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from typing import Any
 
 import torch
 
-from mpadam.atomic import write_json
+from mpadam.atomic import UNSUPPORTED, sync, sync_folder, write_json
 from mpadam.training.folder import read_json, sha256
 
 log = logging.getLogger(__name__)
@@ -85,20 +84,33 @@ def save(root: Path, *, run_hash: str, progress: Progress, state: dict[str, Any]
         with (temporary / "state.pt").open("wb") as file:
             torch.save(state, file)
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno())
         manifest = {"hash": run_hash, "state_sha256": sha256(temporary / "state.pt"), "progress": asdict(progress)}
         write_json(temporary / "manifest.json", manifest)
-        _sync_folder(temporary)
+        sync_folder(temporary)
         if final.exists():  # a broken one that was passed over
             shutil.rmtree(final)
-        temporary.rename(final)
-        _sync_folder(root)
+        _rename(temporary, final)
+        sync_folder(root)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        if (fault := _disk_fault(error)) is not None:
+        if isinstance(error, Exception) and (fault := _disk_fault(error)) is not None:
             raise OSError(fault.errno, f"{final.name} could not be saved: {fault.strerror}; {_left(root)}") from error
         raise
     return final
+
+
+def _rename(temporary: Path, final: Path) -> None:
+    """Give a folder its name; file by file, the manifest last, where a file system renames no folders."""
+    try:
+        temporary.rename(final)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+        final.mkdir()
+        for name in ("state.pt", "manifest.json"):
+            (temporary / name).replace(final / name)
+        temporary.rmdir()
 
 
 def _disk_fault(error: BaseException | None) -> OSError | None:
@@ -147,12 +159,3 @@ def _delete(path: Path) -> None:
 def step_folders(root: Path) -> list[Path]:
     """Folders of the checkpoints of a run under way, oldest first."""
     return sorted(p for p in root.glob("step*") if re.fullmatch(r"step\d{8}", p.name))
-
-
-def _sync_folder(path: Path) -> None:
-    """Bring a folder's entries to disk: a rename is durable only then."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

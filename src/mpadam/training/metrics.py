@@ -11,6 +11,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from mpadam.atomic import sync
+
 
 class MetricsFile:
     """Appends whole lines."""
@@ -27,7 +29,7 @@ class MetricsFile:
 
     def sync(self) -> int:
         """Bring the file to disk; returns its length in bytes."""
-        os.fsync(self._file.fileno())
+        sync(self._file.fileno())
         return os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
