@@ -17,7 +17,6 @@ from typing import Any
 from mpadam.atomic import write_json
 from mpadam.study.spec import RunFile, RunSpec, differing_fields
 
-
 MOST_LINKS = 40  # in a path, as for the kernel
 
 
@@ -188,11 +187,13 @@ def data_of(folder: RunFolder, run: RunFile) -> Path:
 
 def _paths(folder: Path) -> Iterator[Path]:
     """A folder's absolute path as given, then with its first link followed, and so on until there is none."""
-    path, followed = Path(os.path.abspath(folder)), 0
-    yield path
-    while followed < MOST_LINKS and (link := next((p for p in reversed([path, *path.parents]) if p.is_symlink()), None)):
-        path, followed = Path(os.path.normpath(link.parent / link.readlink() / path.relative_to(link))), followed + 1
+    path = Path(os.path.normpath(Path.cwd() / folder))
+    for _ in range(MOST_LINKS):
         yield path
+        link = next((part for part in reversed([path, *path.parents]) if part.is_symlink()), None)
+        if link is None:
+            return
+        path = Path(os.path.normpath(link.parent / link.readlink() / path.relative_to(link)))
 
 
 def kept_result(folder: RunFolder, run_hash: str) -> dict[str, Any] | None:
@@ -208,8 +209,9 @@ def altered(folder: RunFolder, summary: dict[str, Any]) -> str | None:
 
     A folder that was copied without its checkpoints has nothing to compare with.
     """
-    result = read_json(folder.result)
-    for key in sorted((summary.keys() | result.keys()) - {"labels"}) if result is not None else ():
+    if (result := read_json(folder.result)) is None:
+        return _not_as_trained(folder, summary)
+    for key in sorted((summary.keys() | result.keys()) - {"labels"}):
         here, kept = summary.get(key), result.get(key)
         if here != kept:
             return f"{key} is {_short(here)}, where checkpoints/{folder.result.name} has {_short(kept)}"
