@@ -11,6 +11,7 @@ from pathlib import Path
 from mpadam.cluster.container import bind_paths, bind_variable, checked_image
 from mpadam.cluster.resources import STOP_AFTER
 from mpadam.cluster.signals import end_with_trainings, forward_signals, in_step
+from mpadam.status.edited import is_edited, shows_refused
 from mpadam.study.load import ConfigError, parse_study
 from mpadam.study.paths import StudyPaths
 from mpadam.study.workflow import RUN, TUNING, Workflow, sources
@@ -53,6 +54,36 @@ if in_step(os.environ):
     forward_signals()
 elif not workflow.non_local_exec:
     end_with_trainings()
+
+
+# What was edited by hand is made again, as if its file had been named after --forcerun. That is found out by functions
+# of inputs, since they are called for the jobs of the targets alone, before it is decided which of those run.
+
+
+def run_files(*folders, checked):
+    """An input function: run.yaml of these folders, whose summaries `checked` is made of."""
+
+    def files(wildcards):
+        named = dict(wildcards.items())
+        paths = [Path(folder.format(**named)) for folder in folders]
+        if workflow.is_main_process:
+            table = Path(checked.format(**named))
+            again = (path for path in paths if is_edited(path, checked=table))
+            workflow.dag.forcefiles.update(str(path / "summary.json") for path in again)
+        return [str(path / "run.yaml") for path in paths]
+
+    return files
+
+
+def nothing_unless_refused(table):
+    """An input function: no file at all."""
+
+    def files(wildcards):
+        if workflow.is_main_process and shows_refused(Path(table)):
+            workflow.dag.forcefiles.add(table)
+        return []
+
+    return files
 
 
 wildcard_constraints:

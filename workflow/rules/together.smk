@@ -31,7 +31,9 @@ for _name, _keys in STUDY.shared_jobs().items():
         name:
             _rule
         input:
-            STUDY.run_files(_keys, "run.yaml"),
+            run_files(
+                *STUDY.run_files(_keys, ""), checked=f"{ROOT}/tables/runs.csv"
+            ),
         output:
             STUDY.run_files(_keys, "summary.json"),
         log:
