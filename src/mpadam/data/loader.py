@@ -30,6 +30,7 @@ from mpadam.atomic import UNSUPPORTED
 from mpadam.data.permutation import permute
 from mpadam.data.sequences import SEQUENCES, blank
 from mpadam.data.tokens import FORMAT
+from mpadam.stored import stored
 
 log = logging.getLogger(__name__)
 
@@ -143,14 +144,16 @@ class TokenData:
         path = folder / "manifest.json"
         if not path.is_file():
             raise ValueError(f"{folder}: no manifest.json, so this is no prepared data; run  mpadam data  first")
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        if manifest.get("format") != FORMAT:
-            raise ValueError(
-                f"{path}: format {manifest.get('format')}, this version reads {FORMAT}; run  mpadam data  again"
-            )
-        for shard in manifest["shards"]:
-            for name, expected in shard["files"].items():
-                _check(folder / "tokens" / shard["name"] / name, expected, verify)
+        with stored(path, remedy="run  mpadam data  again"):
+            manifest = json.loads(path.read_text(encoding="utf-8"))
+            if manifest.get("format") != FORMAT:
+                raise ValueError(
+                    f"{path}: format {manifest.get('format')}, this version reads {FORMAT}; run  mpadam data  again"
+                )
+            for shard in manifest["shards"]:
+                for name, expected in shard["files"].items():
+                    _check(folder / "tokens" / shard["name"] / name, expected, verify)
+            _ = [manifest[key] for key in ("fingerprint", "tokenizer_fingerprint", "pad_id", "vocab_size")]
         _allow_files(2 * len(manifest["shards"]) + OTHER_FILES)
         return TokenData(folder, manifest)
 

@@ -38,6 +38,7 @@ from mpadam.data.tokens import (
     tokenize_shard,
     utf8,
 )
+from mpadam.stored import stored
 from mpadam.study.text import DataConfig, TokenizerConfig
 
 Log = Callable[[str], None]
@@ -195,8 +196,10 @@ def _origin(data: DataConfig, tokenizer: TokenizerConfig) -> dict[str, Any]:
 def _check_tokenizer(origin: dict[str, Any], folder: Path) -> None:
     """Whether the tokenizer made earlier is the configuration's."""
     path = folder / "origin.json"
-    found = json.loads(path.read_bytes()) if path.is_file() else {}
-    if other := [key for key, value in origin.items() if found.get(key) != value]:
+    with stored(path, remedy="run  mpadam tokenizer  again"):
+        found = json.loads(path.read_bytes()) if path.is_file() else {}
+        other = [key for key, value in origin.items() if found.get(key) != value]
+    if other:
         raise ValueError(f"{folder}: made with another {' and '.join(other)}; run  mpadam tokenizer  again")
 
 

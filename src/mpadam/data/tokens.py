@@ -26,6 +26,7 @@ from mpadam.atomic import sync, write_json
 from mpadam.data.text import Text, TextShard
 from mpadam.data.tokenizer import TextTokenizer
 from mpadam.data.words import Encode, encoder
+from mpadam.stored import stored
 
 FORMAT = 1
 BATCH_BYTES = 1_000_000  # of text encoded at once: bounds memory, whatever the shard's size
@@ -117,11 +118,13 @@ def read_shard_manifest(folder: Path) -> dict[str, Any]:
     path = folder / "shard.json"
     if not path.is_file():
         raise ValueError(f"{folder}: no shard.json, so these are no finished token files; run  mpadam tokenize  again")
-    manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if manifest.get("format") != FORMAT:
-        raise ValueError(
-            f"{path}: format {manifest.get('format')}, this version reads {FORMAT}; run  mpadam tokenize  again"
-        )
+    with stored(path, remedy="run  mpadam tokenize  again"):
+        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if manifest.get("format") != FORMAT:
+            raise ValueError(
+                f"{path}: format {manifest.get('format')}, this version reads {FORMAT}; run  mpadam tokenize  again"
+            )
+        _ = [manifest[key] for key in ("counts", "files", "source", "split", "tokenizer_fingerprint")]
     return manifest
 
 

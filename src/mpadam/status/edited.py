@@ -1,5 +1,5 @@
-"""What a start of the workflow makes again though its file is there: a summary that was edited by hand, or whose metrics
-were, and tables in which a run was refused.
+"""What a start of the workflow makes again though its file is there: summaries that were edited or whose metrics were,
+and tables in which a run was refused.
 
 Snakemake sees whether a file that it made is there, not what became of it since. Dates tell which files deserve a look,
 so that a start of a large study costs a few calls of `stat` for each finished run, and reads little.
