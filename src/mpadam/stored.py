@@ -1,4 +1,4 @@
-"""Reading what another process, an earlier version or an editor may have left: one line says which file is not right."""
+"""Reading what an earlier version, an editor or a torn disk may have left: one line says which file is not right."""
 
 from __future__ import annotations
 
