@@ -177,6 +177,17 @@ def test_n29_a_checkpoint_put_in_place_file_by_file_is_whole_or_passed_over(tmp_
     assert checkpoint.newest(tmp_path, run_hash="h").progress.step == 1
 
 
+@pytest.mark.parametrize("number", [errno.EBUSY, errno.ENOTEMPTY])
+def test_n29_a_checkpoint_that_cannot_be_deleted_ends_no_training(tmp_path, monkeypatch, caplog, number):
+    for step in (1, 2):
+        checkpoint.save(tmp_path, run_hash="h", progress=checkpoint.Progress(step=step), state={})
+    monkeypatch.setattr(checkpoint.shutil, "rmtree", lacks(number))
+    checkpoint.retain(tmp_path, count=1)
+    (line,) = warnings(caplog)
+    assert f"step00000001 could not be deleted ({os.strerror(number)})" in line
+    assert checkpoint.newest(tmp_path, run_hash="h").progress.step == 2
+
+
 @pytest.mark.parametrize("number", [*LACKING, errno.ENOLCK])
 def test_n15_without_flock_a_file_is_fetched_and_the_remedy_is_said(tmp_path, monkeypatch, number):
     monkeypatch.setattr(fcntl, "flock", lacks(number))

@@ -52,8 +52,7 @@ if IMAGE is not None:
 STOP = STOP_AFTER if workflow.remote_exec else ""
 if in_step(os.environ):
     forward_signals()
-elif not workflow.non_local_exec:
-    end_with_trainings()
+end_with_trainings(lambda: workflow.local_exec)  # not known yet
 
 
 # What was edited by hand is made again, as if its file had been named after --forcerun. That is found out by functions

@@ -221,7 +221,11 @@ def retain(root: Path, *, count: int = KEPT, saved: Path | None = None) -> None:
 
 
 def _delete(path: Path) -> None:
-    shutil.rmtree(path)
+    """A file system may keep what another process has open (EBUSY, ENOTEMPTY): that ends no training."""
+    try:
+        shutil.rmtree(path)
+    except OSError as error:
+        log.warning("%s could not be deleted (%s): it takes room until the run has ended", path, error.strerror)
 
 
 def step_folders(root: Path) -> list[Path]:
