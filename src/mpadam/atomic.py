@@ -37,6 +37,8 @@ def write_bytes(path: Path, content: bytes) -> None:
 def _replace(temporary: Path, path: Path) -> None:
     try:
         temporary.replace(path)
+    except PermissionError:
+        raise
     except OSError as error:
         if error.errno not in UNSUPPORTED:
             raise

@@ -115,6 +115,8 @@ def _mapped(path: Path, dtype: str) -> npt.NDArray[Any]:
     try:
         # as a plain array: slicing the subclass np.memmap costs ten times as much
         return np.asarray(np.memmap(path, dtype, "r"))
+    except PermissionError:
+        raise
     except OSError as error:
         if error.errno not in (errno.ENODEV, *UNSUPPORTED):
             raise

@@ -159,15 +159,6 @@ def restore_summary(folder: RunFolder, run: RunFile) -> bool:
     return True
 
 
-#: fields of a summary without which it is none
-_NEEDED = frozenset(
-    {
-        *("hash", "metrics_sha256", "status", "diverged", "labels", "val_loss", "val_ppl", "val_tokens", "steps"),
-        *("positions", "target_tokens", "seconds", "peak_memory_bytes", "parameters", "bytes_per_parameter", "spec"),
-    }
-)
-
-
 def data_of(folder: RunFolder, run: RunFile) -> Path:
     """The folder with the token files of a run.
 
@@ -194,6 +185,15 @@ def _paths(folder: Path) -> Iterator[Path]:
         if link is None:
             return
         path = Path(os.path.normpath(link.parent / link.readlink() / path.relative_to(link)))
+
+
+#: fields of a summary without which it is none
+_NEEDED = frozenset(
+    {
+        *("hash", "metrics_sha256", "status", "diverged", "labels", "val_loss", "val_ppl", "val_tokens", "steps"),
+        *("positions", "target_tokens", "seconds", "peak_memory_bytes", "parameters", "bytes_per_parameter", "spec"),
+    }
+)
 
 
 def kept_result(folder: RunFolder, run_hash: str) -> dict[str, Any] | None:
@@ -225,8 +225,8 @@ def _not_as_trained(folder: RunFolder, summary: dict[str, Any]) -> str | None:
         return None
     recorded = {"steps": progress.get("step"), "train_loss": progress.get("last_loss")}
     recorded |= {key: progress.get(key) for key in ("positions", "target_tokens", "validation")}
-    if summary.get("status") == "completed" and progress["validation"]:
-        final = progress["validation"][-1]
+    final = progress["validation"][-1] if progress["validation"] else None
+    if summary.get("status") == "completed" and isinstance(final, dict):
         recorded |= {f"val_{key}": final.get(name) for key, name in _VALIDATION.items()}
     for key, value in recorded.items():
         if summary.get(key) != value:

@@ -176,7 +176,7 @@ def is_held(path: Path, *, now: float | None = None) -> bool:
     except FileNotFoundError:
         return False
     if holder is not None and holder.get("host") == socket.gethostname() and _sees_processes_of(holder):
-        return _is_alive(holder)
+        return _is_alive(holder) if isinstance(holder.get("pid"), int) else age < STALE_SECONDS
     return age < STALE_SECONDS
 
 
