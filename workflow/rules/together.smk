@@ -31,9 +31,7 @@ for _name, _keys in STUDY.shared_jobs().items():
         name:
             _rule
         input:
-            run_files(
-                *STUDY.run_files(_keys, ""), checked=f"{ROOT}/tables/runs.csv"
-            ),
+            run_files(*STUDY.run_files(_keys, ""), checked=f"{ROOT}/tables/runs.csv"),
         output:
             STUDY.run_files(_keys, "summary.json"),
         log:
