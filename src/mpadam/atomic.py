@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+log = logging.getLogger(__name__)
+
+#: How a file system says that it does not have a call, rather than that the call failed.
+UNSUPPORTED = frozenset(
+    {
+        *(errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM, errno.EACCES),
+        *(errno.EBADF, errno.EISDIR, errno.EXDEV, errno.EMLINK, errno.ENOLCK),
+    }
+)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -15,10 +28,25 @@ def write_bytes(path: Path, content: bytes) -> None:
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+            sync(file.fileno())
+        _replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _replace(temporary: Path, path: Path) -> None:
+    try:
+        temporary.replace(path)
+    except PermissionError:
+        raise
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+        raise OSError(
+            error.errno,
+            f"{path} cannot be written: its file system does not rename files ({error.strerror}), so a reader could "
+            "see half of one; keep results on another file system",
+        ) from error
 
 
 def write_text(path: Path, content: str) -> None:
@@ -28,3 +56,37 @@ def write_text(path: Path, content: str) -> None:
 def write_json(path: Path, content: Any) -> None:
     """Write indented JSON; NaN and infinity are refused, since JSON has neither."""
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def sync(descriptor: int) -> None:
+    """Bring an open file to disk, as far as its file system does that. Raises OSError if the disk fails or is full."""
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+        _warn_unsynced("files", error.strerror)
+
+
+def sync_folder(path: Path) -> None:
+    """Bring a folder's entries to disk, as far as its file system does that: a rename is durable only then."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+        _warn_unsynced("folders", error.strerror)
+
+
+@cache  # one line per process
+def _warn_unsynced(what: str, why: str) -> None:
+    log.warning(
+        "this file system does not bring %s to disk when asked (fsync: %s): a power failure may cost the newest "
+        "checkpoint, and training then goes on from the one before",
+        what,
+        why,
+    )

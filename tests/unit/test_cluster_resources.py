@@ -113,6 +113,16 @@ def test_folders_outside_the_project_are_bound_once_and_those_inside_are_not(
     assert bind_paths(everything) == [str(scratch)]
 
 
+def test_n22_a_part_of_the_results_on_another_disk_is_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = study()
+    for part in ("data", "runs"):
+        (tmp_path / "disk" / part).mkdir(parents=True)
+        (tmp_path / "project/results" / config.study).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "project/results" / config.study / part).symlink_to(tmp_path / "disk" / part)
+    monkeypatch.chdir(tmp_path / "project")
+    assert bind_paths(config) == [str(tmp_path / "disk" / part) for part in ("data", "runs")]
+
+
 def test_a_link_to_data_is_bound_at_what_it_points_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "project").mkdir()
     (tmp_path / "c4").mkdir()

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mpadam.cluster.signals import handles, in_step, pass_on
+from mpadam.cluster.signals import end_with_trainings, handles, in_step, pass_on
 
 #: Like a job step: it forwards, and starts a shell that starts a process with handlers, and one without.
 STEP = """
@@ -41,6 +41,51 @@ def test_a_signal_to_the_step_reaches_the_training_below_a_shell(number: signal.
     said, _ = process.communicate(timeout=60)
     assert said.split() == [number.name, "shell"]  # training first, and the shell lived to say so
     assert process.returncode == 75
+
+
+#: Like Snakemake on one machine: its jobs are below it, and it waits for them when it is interrupted.
+LOCAL = """
+import subprocess, sys
+from mpadam.cluster.signals import end_with_trainings
+end_with_trainings(lambda: sys.argv[2] == "here")
+training = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
+try:
+    training.wait()
+except KeyboardInterrupt:
+    print("interrupted", training.wait(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_n24_a_signal_to_snakemake_alone_ends_the_training_below_it(number: signal.Signals) -> None:
+    command = [sys.executable, "-c", LOCAL, TRAINING, "here"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    said, _ = process.communicate()
+    assert said == "SIGTERM\ninterrupted 75\n"
+
+
+def test_n24_jobs_of_a_cluster_outlive_a_closed_terminal() -> None:
+    command = [sys.executable, "-c", LOCAL, "print('ready', flush=True); input()", "elsewhere"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGHUP)
+    assert process.wait() == -signal.SIGHUP
+    process.communicate()  # its job has been waiting for the end of its input, and ends now
+
+
+def test_n24_a_hangup_that_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    interrupted = signal.getsignal(signal.SIGINT)
+    try:
+        end_with_trainings(lambda: True)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+        signal.signal(signal.SIGINT, interrupted)
 
 
 def test_only_processes_with_a_handler_are_told() -> None:

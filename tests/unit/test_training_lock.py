@@ -151,6 +151,18 @@ def test_a_killed_process_that_nobody_has_asked_after_is_dead(tmp_path):
     os.waitpid(child, 0)
 
 
+@pytest.mark.parametrize("pid", [None, "4711", []])
+def test_n32_a_lock_that_names_no_process_counts_for_five_minutes(tmp_path, pid):
+    """As another version, or half a write, may have left it."""
+    path = tmp_path / "train.lock"
+    path.write_text(json.dumps({"host": socket.gethostname(), "pid": pid}))
+    with pytest.raises(RefusedError):
+        RunLock(path).__enter__()
+    last_sign = path.stat().st_mtime
+    with RunLock(path, clock=lambda: last_sign + 301):
+        pass
+
+
 def test_of_two_who_find_a_dead_holder_one_gets_the_lock(tmp_path, monkeypatch):
     """The other one links its lock in between: after this one looked, before it takes the dead lock away."""
     path = tmp_path / "train.lock"

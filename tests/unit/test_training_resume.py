@@ -158,7 +158,7 @@ def test_a_failed_save_leaves_the_one_before(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         checkpoints_of(tmp_path, [6])
     assert [path.name for path in tmp_path.iterdir()] == ["step00000003"]

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 
 import pytest
 import torch
@@ -13,9 +14,10 @@ from training_runs import StopAfter, assert_same_run, make_data, make_run, metri
 from mpadam.cli import main
 from mpadam.data import TokenData
 from mpadam.study.spec import read_run_file
-from mpadam.training import checkpoint, loop
+from mpadam.training import checkpoint, loop, run, stopping
 from mpadam.training.folder import RefusedError
 from mpadam.training.metrics import MetricsFile
+from mpadam.training.stopping import EndedAtOnceError, Stopper
 
 
 @pytest.fixture(scope="module")
@@ -43,28 +45,32 @@ def command(*arguments):
 
 
 class Child:
-    """`mpadam train` in a process of its own that says when it is in an update, and goes on when it is told to."""
+    """`mpadam train` in a process of its own that says when it is in an update, and goes on when it is told to.
 
-    def __init__(self, folder):
+    place: a function of `module` to stop in, instead of the update. before: called first in the process.
+    """
+
+    def __init__(self, *folders, module=loop, place="update", before=lambda: None):
         said, self._saying = os.pipe()
         self._going, go = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            self._watch()
-            os._exit(main(["train", "--run-dir", str(folder)]))
+            before()
+            self._watch(module, place)
+            os._exit(main(["train", "--run-dir", *map(str, folders)]))
         os.close(self._saying)
         os.close(self._going)
         self._said, self._go = said, go
 
-    def _watch(self):
-        update = loop.update
+    def _watch(self, module, place):
+        original = getattr(module, place)
 
-        def watched(session, gradients):
+        def watched(*args, **options):
             os.write(self._saying, b".")
             os.read(self._going, 1)
-            update(session, gradients)
+            return original(*args, **options)
 
-        loop.update = watched
+        setattr(module, place, watched)
 
     def updates(self, count):
         """Let the child begin `count` updates; it is inside the last of them when this returns."""
@@ -94,6 +100,105 @@ def test_a_signal_to_the_process_lets_the_step_finish_is_saved_and_ends_with_75(
         assert not (folder / "train.lock").exists()
     assert train(folder) == 0
     assert_same_run(folder, uninterrupted)
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP", "SIGXCPU"])
+def test_n24_every_signal_that_asks_to_end_saves_the_step_and_ends_with_75(tmp_path, data, name):
+    folder = make_run(tmp_path / "run", data, checkpoint_every=1000, steps=3, evaluate_every=None)
+    child = Child(folder)
+    child.updates(2)
+    os.kill(child.pid, signal.Signals[name])
+    assert child.end() == 75
+    assert [path.name for path in (folder / "checkpoints").glob("step*")] == ["step00000002"]
+    assert f"stopped after step 2 (signal {name})" in (folder / "train.log").read_text()
+
+
+PLACES = {
+    "before the data are opened": (TokenData, "open", 0),
+    "in an evaluation": (loop, "evaluate", 5),  # after which the step is saved
+    "in a save": (checkpoint, "save", 6),  # the next step is finished and saved too
+}
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_n24_a_signal_at_any_other_time_costs_nothing_either(tmp_path, data, where, uninterrupted):
+    module, place, step = PLACES[where]
+    folder = make_run(tmp_path / "run", data)
+    child = Child(folder, module=module, place=place)
+    child.updates(1)
+    os.kill(child.pid, signal.SIGINT)
+    assert child.end() == 75
+    assert f"stopped after step {step} (signal SIGINT)" in (folder / "train.log").read_text()
+    assert not (folder / "train.lock").exists()
+    assert train(folder) == 0
+    assert_same_run(folder, uninterrupted)
+
+
+def test_n24_a_signal_between_two_runs_of_one_process_leaves_the_second_for_later(tmp_path, data):
+    folders = [make_run(tmp_path / name, data, steps=1) for name in ("a", "b")]
+    child = Child(*folders, module=run, place="_finish")
+    child.updates(1)
+    os.kill(child.pid, signal.SIGINT)
+    assert child.end() == 75
+    assert (folders[0] / "summary.json").exists()
+    assert not (folders[1] / "metrics.jsonl").exists()
+
+
+def test_n24_a_second_signal_ends_at_once(tmp_path, data, monkeypatch):
+    folder = make_run(tmp_path / "run", data, checkpoint_every=1)
+    monkeypatch.setitem(stopping.REPEATED_SECONDS, signal.SIGINT, -1.0)  # however soon it comes
+    hearing, saying = os.pipe()
+    child = Child(folder, before=lambda: os.dup2(saying, 2))
+    os.close(saying)
+    child.updates(3)
+    os.kill(child.pid, signal.SIGINT)
+    with os.fdopen(hearing) as said:
+        assert any(line == "SIGINT: finishing the step and saving\n" for line in said)
+    os.kill(child.pid, signal.SIGINT)
+    assert os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1]) == 130  # it was never let go on
+    assert "a second SIGINT" in (folder / "train.log").read_text().splitlines()[-1]
+    assert {path.name for path in (folder / "checkpoints").glob("step*")} == {"step00000001", "step00000002"}
+    assert not (folder / "train.lock").exists()
+
+
+def test_n24_only_the_same_request_made_again_counts_as_a_second_one(monkeypatch):
+    """Slurm warns by USR1 and then sends TERM, a container passes Ctrl-C on, the kernel repeats XCPU each second."""
+    clock = iter([0.0, 0.1, 0.2, 120.0, 121.0, 240.0, 241.0, 250.0, 251.0])
+    monkeypatch.setattr(stopping.time, "monotonic", lambda: next(clock))
+    with Stopper() as stop:
+        for name in ("SIGINT", "SIGINT", "SIGUSR1", "SIGTERM", "SIGTERM", "SIGUSR1", "SIGXCPU", "SIGXCPU"):
+            signal.raise_signal(signal.Signals[name])
+        assert stop.reason == "signal SIGINT"
+        with pytest.raises(EndedAtOnceError):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_n24_signals_that_were_ignored_at_start_stay_ignored(tmp_path, data):
+    folder = make_run(tmp_path / "run", data, steps=3, evaluate_every=None)
+    child = Child(folder, before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))  # what nohup does
+    child.updates(2)
+    os.kill(child.pid, signal.SIGHUP)
+    assert child.end() == 0
+
+
+def test_n24_a_terminal_that_was_closed_does_not_keep_the_step_from_being_saved(tmp_path, data):
+    """SIGHUP comes with it, and every write to it fails."""
+    folder = make_run(tmp_path / "run", data, checkpoint_every=1000, steps=3, evaluate_every=None)
+    master, terminal = os.openpty()
+
+    def on_terminal():
+        os.dup2(terminal, 2)
+        sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+        os.close(master)
+        os.close(terminal)
+
+    child = Child(folder, before=on_terminal)
+    os.close(terminal)
+    child.updates(2)
+    os.close(master)
+    os.kill(child.pid, signal.SIGHUP)
+    assert child.end() == 75
+    assert [path.name for path in (folder / "checkpoints").glob("step*")] == ["step00000002"]
 
 
 # --- a full disk -----------------------------------------------------------------------------------------------------
@@ -171,7 +276,7 @@ def test_other_faults_of_the_disk_are_not_called_full(tmp_path, data, monkeypatc
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.os, "fsync", broken)
+        patch.setattr(os, "fsync", broken)
         assert command("train", "--run-dir", folder) == 2
     assert "make room" not in capsys.readouterr().err
     assert command("train", "--run-dir", folder) == 0

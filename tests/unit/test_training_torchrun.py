@@ -63,7 +63,7 @@ def stopped(folder):
 
 
 def test_t4_two_jobs_on_one_node_stopped_by_signals_and_resumed(tmp_path, data, start):
-    """One by torchrun and SIGTERM, one by --processes and SIGUSR1, which comes twice; then another step on top."""
+    """One by torchrun and SIGINT, one by --processes and SIGUSR1 and SIGHUP (N24); then another step on top."""
     options = {"steps": ENDLESS, "evaluate_every": None, "name": "m-plus-adam-sr"}
     by_torchrun, by_processes = (
         make_run(tmp_path / name, data, checkpoint_every=ENDLESS, **options) for name in ("torchrun", "processes")
@@ -72,7 +72,7 @@ def test_t4_two_jobs_on_one_node_stopped_by_signals_and_resumed(tmp_path, data, 
     second = start([*PROCESSES, "train", "--processes", "2", "--run-dir", str(by_processes)])
     for process in (first, second):
         first_step(process)
-    for process, number in ((first, signal.SIGTERM), (second, signal.SIGUSR1), (second, signal.SIGUSR1)):
+    for process, number in ((first, signal.SIGINT), (second, signal.SIGUSR1), (second, signal.SIGHUP)):
         process.send_signal(number)
     first.communicate()
     second.communicate()

@@ -1,6 +1,7 @@
 """What runs again: a run when and only when its numbers could change (case S8)."""
 
 import json
+import math
 import os
 import re
 from pathlib import Path
@@ -101,6 +102,27 @@ def test_a_lost_summary_is_answered_from_the_run_folder(toy: Toy) -> None:
     assert toy.snakemake().returncode == 0
     assert (run / "summary.json").read_text() == before
     assert (run / "metrics.jsonl").stat().st_mtime_ns == metrics
+
+
+def test_results_that_were_edited_by_hand_are_made_again_and_the_tables_follow(toy: Toy) -> None:
+    """One run's metrics, another one's summary, and a table that was made by hand while a run was refused."""
+    one, other = (toy.results / f"runs/nano/1x/bf16-bf16/{name}/seed0" for name in ("adamw", "m-plus-adam"))
+    before = {path: path.read_text() for path in (one / "summary.json", other / "summary.json")}
+    metrics, summary, table = one / "metrics.jsonl", other / "summary.json", toy.results / "tables/runs.csv"
+    metrics.write_text(metrics.read_text().replace('"step": 2', '"step": 3'))
+    summary.write_text(json.dumps({**json.loads(before[summary]), "val_loss": 1.0, "val_ppl": math.e}))
+    assert trainings(toy.planned()) == {"train": 2}
+    done = toy.snakemake()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert summary.read_text() == before[summary]
+    assert (
+        json.loads((one / "summary.json").read_text())["val_loss"]
+        == json.loads(before[one / "summary.json"])["val_loss"]
+    )
+    assert toy.planned() == {}
+
+    table.write_text(table.read_text().replace(",completed,", ",refused,", 1))
+    assert toy.planned()["aggregate"] == 1
 
 
 # --- wrong input -----------------------------------------------------------------------------------------------------

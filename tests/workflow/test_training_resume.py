@@ -34,24 +34,24 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Toy:
 
 
 def start(toy: Toy, target: str) -> subprocess.Popen[bytes]:
-    """`toy.snakemake(target)` that is not waited for; what it says is lost with it."""
+    """`toy.snakemake(target)` in a process group of its own that is not waited for; what it says is lost with it."""
     environment = {**os.environ, "PYTHONPATH": str(toy.folder / "src"), "HOME": str(toy.folder / "home")}
     command = [SNAKEMAKE, "--profile", "profiles/local", "--configfile", "toy.yaml", "--cores", "2", target]
     quiet = subprocess.DEVNULL
-    return subprocess.Popen(command, cwd=toy.folder, env=environment, stdout=quiet, stderr=quiet)
+    return subprocess.Popen(command, cwd=toy.folder, env=environment, stdout=quiet, stderr=quiet, process_group=0)
 
 
 def checkpoints(run: Path) -> list[str]:
     return sorted(path.name for path in (run / "checkpoints").glob("step*"))
 
 
-def assert_ended_as_if_nothing_had_happened(toy: Toy) -> None:
+def assert_ended_as_if_nothing_had_happened(toy: Toy, *, step: int = 5) -> None:
     """Resumed, and equal in every bit to a run of the same run.yaml that nothing happened to."""
     run, whole = toy.results / "runs" / RUN, (toy.results / "runs" / RUN).with_name("whole")
     whole.mkdir()
     shutil.copy(run / "run.yaml", whole)
     assert train(whole) == 0
-    assert "resumed from step 5" in (run / "train.log").read_text()
+    assert f"resumed from step {step}" in (run / "train.log").read_text()
     assert_same_run(run, whole)
     assert [line["step"] for line in metrics_of(run)] == list(range(1, 11))
     assert toy.planned(SUMMARY) == {}
@@ -98,3 +98,23 @@ def test_s3_after_a_kill_of_snakemake_unlock_and_the_same_command_resume(made: T
     done = toy.snakemake(SUMMARY)
     assert done.returncode == 0, done.stderr
     assert_ended_as_if_nothing_had_happened(toy)
+
+
+def test_n24_ctrl_c_and_a_closed_terminal_save_and_the_same_command_goes_on(made: Toy, tmp_path: Path) -> None:
+    """Ctrl-C comes to the whole group, a hangup may come to Snakemake alone. Neither leaves its lock behind."""
+    toy = made.copy(tmp_path / "toy")
+    run, meeting, woken = toy.results / "runs" / RUN, tmp_path / "meeting", "r, w = os.pipe()"
+    woken += "; os.set_blocking(w, False); signal.set_wakeup_fd(w)"
+    os.mkfifo(meeting)
+    waits = AT_STEP_7.format(action=f"{woken}; open({str(meeting)!r}, 'w').close(); os.read(r, 1)")
+    for step, told, number in ((7, os.killpg, signal.SIGINT), (9, os.kill, signal.SIGHUP)):
+        toy.edit("src/mpadam/training/loop.py", STEP, waits.replace("step == 7", f"step == {step}"))
+        snakemake = start(toy, SUMMARY)
+        meeting.open().close()  # training has come to the step
+        told(snakemake.pid, number)
+        assert snakemake.wait() == 1
+        toy.edit("src/mpadam/training/loop.py", waits.replace("step == 7", f"step == {step}"), STEP)
+        assert checkpoints(run)[-1] == f"step{step:08}"
+    done = toy.snakemake(SUMMARY)
+    assert done.returncode == 0, done.stderr
+    assert_ended_as_if_nothing_had_happened(toy, step=9)

@@ -24,6 +24,7 @@ rule aggregate:
         summaries=STUDY.summaries_of_view,
         selections=STUDY.selections_of_view,
         code=sources("analysis"),
+        again=nothing_unless_refused(f"{ROOT}/tables/runs.csv"),
     output:
         runs=report(
             f"{ROOT}/{{view}}tables/runs.csv",
@@ -69,6 +70,7 @@ rule aggregate_paper:
         summaries=STUDY.view("paper").summaries(),
         selections=STUDY.view("paper").selections(),
         code=sources("analysis"),
+        again=nothing_unless_refused(f"{ROOT}/paper/tables/runs.csv"),
     output:
         runs=report(
             f"{ROOT}/paper/tables/runs.csv",

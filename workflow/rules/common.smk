@@ -12,8 +12,9 @@ from pathlib import Path
 
 from mpadam.cluster.container import bind_paths, bind_variable, checked_image
 from mpadam.cluster.resources import STOP_AFTER
-from mpadam.cluster.signals import forward_signals, in_step
+from mpadam.cluster.signals import end_with_trainings, forward_signals, in_step
 from mpadam.source import check_checkout
+from mpadam.status.edited import is_edited, shows_refused
 from mpadam.study.load import load_study
 from mpadam.study.paths import StudyPaths
 from mpadam.study.profiles import check_configfiles
@@ -65,6 +66,37 @@ if IMAGE is not None:
 STOP = STOP_AFTER if workflow.remote_exec else ""
 if in_step(os.environ):
     forward_signals()
+end_with_trainings(lambda: workflow.local_exec)  # not known yet
+
+
+# What was edited by hand is made again, as if its file had been named after --forcerun. That is found out by functions
+# of inputs, since they are called for the jobs of the targets alone, before it is decided which of those run.
+
+
+def run_files(*folders, checked):
+    """An input function: run.yaml of these folders, whose summaries `checked` is made of."""
+
+    def files(wildcards):
+        named = dict(wildcards.items())
+        paths = [Path(folder.format(**named)) for folder in folders]
+        if workflow.is_main_process:
+            table = Path(checked.format(**named))
+            again = (path for path in paths if is_edited(path, checked=table))
+            workflow.dag.forcefiles.update(str(path / "summary.json") for path in again)
+        return [str(path / "run.yaml") for path in paths]
+
+    return files
+
+
+def nothing_unless_refused(table):
+    """An input function: no file at all."""
+
+    def files(wildcards):
+        if workflow.is_main_process and shows_refused(Path(table)):
+            workflow.dag.forcefiles.add(table)
+        return []
+
+    return files
 
 
 wildcard_constraints:

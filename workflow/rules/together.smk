@@ -32,15 +32,15 @@ for _name, _rule in rule_names(_jobs).items():
         name:
             _rule
         input:
-            STUDY.run_files(_keys, "run.yaml"),
+            run_files(*STUDY.run_files(_keys, ""), checked=f"{ROOT}/tables/runs.csv"),
         output:
             STUDY.run_files(_keys, "summary.json"),
         log:
             f"{LOGS}/train/{_name}.log",
         benchmark:
             f"{LOGS}/train/{_name}.benchmark.tsv"
-        threads: STUDY.config.training.threads
         priority: round(STUDY.expected_seconds(STUDY.run_files(_keys, "summary.json")))
+        threads: STUDY.config.training.threads
         resources:
             **STUDY.shared_resources(_keys),
         params:

@@ -9,7 +9,7 @@
 
 rule train:
     input:
-        f"{ROOT}/runs/{RUN}/run.yaml",
+        run_files(f"{ROOT}/runs/{RUN}", checked=f"{ROOT}/tables/runs.csv"),
     output:
         f"{ROOT}/runs/{RUN}/summary.json",
     log:

@@ -35,7 +35,10 @@ if STUDY.config.tuning.trials_per_job == "all":
             name:
                 _name
             input:
-                STUDY.trial_files(_key, "run.yaml"),
+                run_files(
+                    *STUDY.trial_files(_key, ""),
+                    checked=str(STUDY.paths.selected(_key)),
+                ),
             output:
                 STUDY.trial_files(_key, "summary.json"),
             log:
@@ -56,7 +59,10 @@ else:
 
     rule trial:
         input:
-            f"{ROOT}/tuning/{TUNING}/trial{{trial}}/run.yaml",
+            run_files(
+                f"{ROOT}/tuning/{TUNING}/trial{{trial}}",
+                checked=f"{ROOT}/tuning/{TUNING}/selected.yaml",
+            ),
         output:
             f"{ROOT}/tuning/{TUNING}/trial{{trial}}/summary.json",
         log:

@@ -51,7 +51,9 @@ def bind_paths(config: StudyConfig, *, results: Path = Path("results")) -> list[
     named += [("tokenizer.path", config.tokenizer.path)]
     named += [("container.binds", path) for path in config.container.binds]
     wanted = [(key, Path(path)) for key, path in named if path is not None]
-    wanted += [("results", results)] if results.is_symlink() else []
+    study = results / config.study
+    linked = (results, study, study / "data", study / "runs", study / "tuning")
+    wanted += [(str(folder), folder) for folder in linked if folder.is_symlink()]
     here, outside = Path.cwd().resolve(), []
     for key, path in wanted:
         for folder in (path.absolute(), path.resolve()):

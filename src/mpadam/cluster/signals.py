@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import FrameType
 
 import psutil
 
@@ -29,6 +30,28 @@ def in_step(environment: Mapping[str, str]) -> bool:
     """Whether this process was started by srun: its step has a number."""
     step = environment.get("SLURM_STEP_ID", "")
     return step.isdigit() and int(step) < FIRST_SPECIAL_STEP
+
+
+def end_with_trainings(trains_here: Callable[[], bool]) -> None:
+    """Let Ctrl-C and a closed terminal (SIGHUP) end Snakemake and the trainings below it, which save.
+
+    By itself Snakemake waits on SIGINT until its jobs are done, unless the terminal has told them too; SIGHUP ends it
+    at once and leaves its working folder locked. A signal that is ignored, as under `nohup`, stays ignored.
+
+    trains_here: whether jobs run below this process. Those of a cluster go on after a SIGHUP, as they always did.
+    """
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP and not trains_here():
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        # not the signal itself: a training may have had it already, and ends at once when it comes again
+        pass_on(signal.SIGTERM, psutil.Process().children(recursive=True))
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, end)
 
 
 def forward_signals() -> threading.Thread:

@@ -26,15 +26,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import json
 
+    from mpadam.stored import stored
     from mpadam.study.load import read_yaml
 
     selected = args.selected or ["-"] * len(args.out)
     for key, given in (("--request", args.request), ("--selected", selected)):
         if len(given) != len(args.out):
             raise ValueError(f"{key} has {len(given)} values and --out {len(args.out)}: give one for each run")
-    manifest = json.loads(args.manifest.read_text(encoding="utf-8"))
+    with stored(args.manifest, remedy="delete it and run the workflow again"):
+        manifest = json.loads(args.manifest.read_text(encoding="utf-8"))
+        _ = [manifest[key] for key in ("fingerprint", "tokenizer_fingerprint", "vocab_size", "train_sequences")]
     for request, tuned, out in zip(args.request, selected, args.out, strict=True):
-        _write(json.loads(request), {} if tuned == "-" else read_yaml(Path(tuned))["values"], manifest, args, out)
+        with stored(Path(tuned), remedy="delete it and run the workflow again"):
+            values = {} if tuned == "-" else dict(read_yaml(Path(tuned))["values"].items())
+        _write(json.loads(request), values, manifest, args, out)
     return 0
 
 

@@ -48,13 +48,17 @@ def run(args: argparse.Namespace) -> int:
 
         return launch(args.processes, _arguments(args))
     from mpadam.training.ranks import joined
-    from mpadam.training.stopping import Stopper
+    from mpadam.training.stopping import EndedAtOnceError, Stopper
 
-    with Stopper(args.stop_after_minutes) as stop, joined() as ranks:
-        for folder in args.run_dir:
-            code = _train(folder, args, stop, ranks)
-            if code != 0:
-                return code
+    try:
+        with Stopper(args.stop_after_minutes) as stop, joined() as ranks:
+            for folder in args.run_dir:
+                code = _train(folder, args, stop, ranks)
+                if code != 0:
+                    return code
+    except EndedAtOnceError as error:
+        print(f"mpadam train: {error}", file=sys.stderr)
+        return error.exit_code
     return 0
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from mpadam.data.c4 import C4Text
 from mpadam.data.text import Split, TextShard
 from mpadam.presence import is_there
+from mpadam.stored import stored
 from mpadam.study.text import DataConfig
 
 REPO = "allenai/c4"
@@ -70,8 +71,10 @@ class HubText:
         again = f"run  mpadam download --shard {shard.name}"
         if not is_there(receipt) or not is_there(shard.path):
             raise ValueError(f"{shard.path}: not here (or without its receipt, {receipt}); {again}  first")
-        self._receipt: dict[str, Any] = json.loads(receipt.read_bytes())
-        if any(self._receipt.get(key) != value for key, value in shard.facts.items()):
+        with stored(receipt, remedy=f"delete it; {again}"):
+            self._receipt: dict[str, Any] = json.loads(receipt.read_bytes())
+            others = any(self._receipt.get(key) != value for key, value in shard.facts.items())
+        if others:
             raise ValueError(f"{receipt}: of commit {self._receipt.get('revision')}, not of data.revision; {again}")
         self._text, self._path, self._again = C4Text(shard), shard.path, again
 

@@ -21,6 +21,7 @@ from mpadam.data.hub import PATIENT, HubFile, Log, Patience, endpoint, fetch
 from mpadam.data.sources import text_shards
 from mpadam.data.tokenizer import FILES
 from mpadam.presence import is_there
+from mpadam.stored import stored
 from mpadam.study.text import DataConfig, TokenizerConfig
 
 
@@ -97,8 +98,9 @@ def _fetch_optional(
 
 
 def _read(receipt: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(receipt.read_bytes()) if is_there(receipt) else {}
-    return content
+    with stored(receipt, remedy="delete it, and what it is the receipt of is looked at again"):
+        content: dict[str, Any] = json.loads(receipt.read_bytes()) if is_there(receipt) else {}
+        return {**content}
 
 
 def _whole(path: Path, receipt: dict[str, Any], file: HubFile) -> bool:

@@ -29,6 +29,7 @@ from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import build_hf_headers, get_session
 
+from mpadam.atomic import UNSUPPORTED, sync
 from mpadam.presence import is_there
 
 Log = Callable[[str], None]
@@ -96,14 +97,14 @@ def fetch(file: HubFile, target: Path, *, log: Log, patience: Patience = PATIENT
     known = _patiently(file, patience, log, lambda: _ask(file, patience.stall), lambda: 0)
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{known.checksum[:12]}.partial")
-    with _exclusive(partial) as out:
+    with _exclusive(partial, log) as out:
         if _is(target, known):
             partial.unlink()
             log(f"{target}: already there")
         else:
             transfer = _Transfer(file, known, out, patience.stall, log)
             _patiently(file, patience, log, transfer.attempt, out.tell)
-            os.fsync(out.fileno())
+            sync(out.fileno())
             partial.replace(target)
     with target.open("rb") as whole:
         sha256 = hashlib.file_digest(whole, "sha256").hexdigest()
@@ -304,11 +305,19 @@ def _is(path: Path, known: Known) -> bool:
 
 
 @contextmanager
-def _exclusive(path: Path) -> Iterator[BinaryIO]:
-    """The file, made where it is missing, open at its end; no other process has it open so at the same time."""
+def _exclusive(path: Path, log: Log) -> Iterator[BinaryIO]:
+    """The file, made where it is missing, open at its end; no other process has it open so at the same time.
+
+    On a file system without locks that cannot be kept, which is said; a file that two have written fails its checksum.
+    """
     while True:
         with path.open("ab+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            except OSError as error:
+                if error.errno not in UNSUPPORTED:
+                    raise
+                log(f"{path}: no locks on this file system ({error.strerror}): fetch a file by one process at a time")
             if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 file.seek(0, os.SEEK_END)
                 yield file

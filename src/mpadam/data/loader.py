@@ -10,8 +10,10 @@ counts; the model shifts them, so that a row of L positions gives at most L - 1 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import logging
 import resource
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -24,10 +26,14 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from mpadam.atomic import UNSUPPORTED
 from mpadam.data.permutation import permute
 from mpadam.data.sequences import SEQUENCES, blank
 from mpadam.data.tokens import FORMAT
 from mpadam.presence import is_there
+from mpadam.stored import stored
+
+log = logging.getLogger(__name__)
 
 Int64 = npt.NDArray[np.int64]
 Half = Literal["selection", "report"]
@@ -101,9 +107,28 @@ class TokenSplit:
         if (number, name) not in self._maps:
             path = self._folder / self._shards[number]["name"] / name
             empty = self._shards[number]["files"][name]["bytes"] == 0  # which cannot be mapped
-            # as a plain array: slicing the subclass np.memmap costs ten times as much
-            self._maps[number, name] = np.asarray(np.empty(0, dtype) if empty else np.memmap(path, dtype, "r"))
+            self._maps[number, name] = np.empty(0, dtype) if empty else _mapped(path, dtype)
         return self._maps[number, name]
+
+
+def _mapped(path: Path, dtype: str) -> npt.NDArray[Any]:
+    """A file's content, mapped; read into memory where its file system maps no files."""
+    try:
+        # as a plain array: slicing the subclass np.memmap costs ten times as much
+        return np.asarray(np.memmap(path, dtype, "r"))
+    except PermissionError:
+        raise
+    except OSError as error:
+        if error.errno not in (errno.ENODEV, *UNSUPPORTED):
+            raise
+        log.warning(
+            "%s: %.1f MB are read into memory, since the file system maps no files (mmap: %s); where memory is short, "
+            "keep the study's data folder on another one",
+            path,
+            path.stat().st_size / 1e6,
+            error.strerror,
+        )
+        return np.fromfile(path, dtype)
 
 
 @dataclass(frozen=True)
@@ -122,14 +147,16 @@ class TokenData:
         path = folder / "manifest.json"
         if not is_there(path):
             raise ValueError(f"{folder}: no manifest.json, so this is no prepared data; run  mpadam data  first")
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        if manifest.get("format") != FORMAT:
-            raise ValueError(
-                f"{path}: format {manifest.get('format')}, this version reads {FORMAT}; run  mpadam data  again"
-            )
-        for shard in manifest["shards"]:
-            for name, expected in shard["files"].items():
-                _check(folder / "tokens" / shard["name"] / name, expected, verify)
+        with stored(path, remedy="run  mpadam data  again"):
+            manifest = json.loads(path.read_text(encoding="utf-8"))
+            if manifest.get("format") != FORMAT:
+                raise ValueError(
+                    f"{path}: format {manifest.get('format')}, this version reads {FORMAT}; run  mpadam data  again"
+                )
+            for shard in manifest["shards"]:
+                for name, expected in shard["files"].items():
+                    _check(folder / "tokens" / shard["name"] / name, expected, verify)
+            _ = [manifest[key] for key in ("fingerprint", "tokenizer_fingerprint", "pad_id", "vocab_size")]
         _allow_files(2 * len(manifest["shards"]) + OTHER_FILES)
         return TokenData(folder, manifest)
 

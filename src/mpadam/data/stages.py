@@ -39,6 +39,7 @@ from mpadam.data.tokens import (
     utf8,
 )
 from mpadam.presence import is_there
+from mpadam.stored import stored
 from mpadam.study.text import DataConfig, TokenizerConfig
 
 Log = Callable[[str], None]
@@ -196,8 +197,10 @@ def _origin(data: DataConfig, tokenizer: TokenizerConfig) -> dict[str, Any]:
 def _check_tokenizer(origin: dict[str, Any], folder: Path) -> None:
     """Whether the tokenizer made earlier is the configuration's."""
     path = folder / "origin.json"
-    found = json.loads(path.read_bytes()) if is_there(path) else {}
-    if other := [key for key, value in origin.items() if found.get(key) != value]:
+    with stored(path, remedy="run  mpadam tokenizer  again"):
+        found = json.loads(path.read_bytes()) if is_there(path) else {}
+        other = [key for key, value in origin.items() if found.get(key) != value]
+    if other:
         raise ValueError(f"{folder}: made with another {' and '.join(other)}; run  mpadam tokenizer  again")
 
 

@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 
 from mpadam.presence import is_there
+from mpadam.stored import stored
 from mpadam.study.text import DataConfig, TokenizerConfig
 
 
@@ -28,8 +29,12 @@ def fetched(data: DataConfig, tokenizer: TokenizerConfig) -> Path:
     receipt = receipt_path(data, tokenizer)
     if not is_there(receipt):
         raise ValueError(f"{receipt}: not here; run  mpadam download --tokenizer  first")
-    for name, expected in json.loads(receipt.read_bytes())["files"].items():
-        path = receipt.with_name(name)
-        if not is_there(path) or hashlib.sha256(path.read_bytes()).hexdigest() != expected["sha256"]:
+    with stored(receipt, remedy="delete it; run  mpadam download --tokenizer  again"):
+        files = {
+            receipt.with_name(name): known["sha256"]
+            for name, known in json.loads(receipt.read_bytes())["files"].items()
+        }
+    for path, expected in files.items():
+        if not is_there(path) or hashlib.sha256(path.read_bytes()).hexdigest() != expected:
             raise ValueError(f"{path}: not the file that was fetched; run  mpadam download --tokenizer  again")
     return receipt.parent

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -23,11 +22,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpadam.atomic import write_json
+from mpadam.atomic import sync, write_json
 from mpadam.data.text import Text, TextShard
 from mpadam.data.tokenizer import TextTokenizer
 from mpadam.data.words import Encode, encoder
 from mpadam.presence import is_there
+from mpadam.stored import stored
 
 FORMAT = 1
 BATCH_BYTES = 1_000_000  # of text encoded at once: bounds memory, whatever the shard's size
@@ -119,11 +119,13 @@ def read_shard_manifest(folder: Path) -> dict[str, Any]:
     path = folder / "shard.json"
     if not is_there(path):
         raise ValueError(f"{folder}: no shard.json, so these are no finished token files; run  mpadam tokenize  again")
-    manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if manifest.get("format") != FORMAT:
-        raise ValueError(
-            f"{path}: format {manifest.get('format')}, this version reads {FORMAT}; run  mpadam tokenize  again"
-        )
+    with stored(path, remedy="run  mpadam tokenize  again"):
+        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if manifest.get("format") != FORMAT:
+            raise ValueError(
+                f"{path}: format {manifest.get('format')}, this version reads {FORMAT}; run  mpadam tokenize  again"
+            )
+        _ = [manifest[key] for key in ("counts", "files", "source", "split", "tokenizer_fingerprint")]
     return manifest
 
 
@@ -227,5 +229,5 @@ class _HashedFile:
 
     def close(self) -> None:
         self._file.flush()
-        os.fsync(self._file.fileno())
+        sync(self._file.fileno())
         self._file.close()

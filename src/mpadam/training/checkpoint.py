@@ -4,27 +4,28 @@
     checkpoints/final/{state.pt, manifest.json}            weights only, once it has ended; the others are deleted
 
 A checkpoint is written under a temporary name, brought to disk and renamed. Its manifest has the run's hash, the
-progress and a checksum of the state; the newest one that is intact and of this run counts, and a broken one is passed
-over with a warning. Disk use of a run: two full states (weights, masters, moments) while it trains and a third for
-the moment of a save, then 2 bytes a parameter.
+progress and a checksum of the state; the newest one that is intact, of this run and of this version counts, and any
+other is passed over with a warning. Disk use of a run: two full states (weights, masters, moments) while it trains and
+a third for the moment of a save, then 2 bytes a parameter.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-import os
 import re
 import shutil
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 
-from mpadam.atomic import write_json
+from mpadam.atomic import UNSUPPORTED, sync, sync_folder, write_json
 from mpadam.presence import entries
-from mpadam.training.folder import read_json, sha256
+from mpadam.training.folder import RefusedError, read_json, sha256
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +57,16 @@ class Progress:
     metrics_bytes: int = 0
     probes_bytes: int = 0
     attempts: int = 0
-    validation: list[dict[str, Any]] = field(default_factory=list)
+    validation: list[dict[str, int | float]] = field(default_factory=list)
     world_sizes: list[int] = field(default_factory=list)
+
+
+class UnusableError(ValueError):
+    """A checkpoint that training cannot go on from, and why."""
+
+
+class OtherVersionError(UnusableError):
+    """It is whole and of this run, and this version of mpadam cannot read it."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +77,17 @@ class Checkpoint:
     progress: Progress
 
     def state(self) -> dict[str, Any]:
-        """The saved tensors, on the CPU."""
-        return torch.load(self.path / "state.pt", map_location="cpu", weights_only=True)
+        """The saved tensors, on the CPU. Raises OtherVersionError if they are not what this version writes."""
+        try:
+            state = torch.load(self.path / "state.pt", map_location="cpu", weights_only=True)
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:  # pickle, zip and torch each raise their own
+            why = str(error).strip().partition("\n")[0]
+            raise OtherVersionError(f"state.pt cannot be loaded with weights_only: {why}") from error
+        if not isinstance(state, dict):
+            raise OtherVersionError(f"state.pt holds a {type(state).__name__}, not tensors by name")
+        return state
 
 
 def save(root: Path, *, run_hash: str, progress: Progress, state: dict[str, Any], name: str | None = None) -> Path:
@@ -86,20 +104,33 @@ def save(root: Path, *, run_hash: str, progress: Progress, state: dict[str, Any]
         with (temporary / "state.pt").open("wb") as file:
             torch.save(state, file)
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno())
         manifest = {"hash": run_hash, "state_sha256": sha256(temporary / "state.pt"), "progress": asdict(progress)}
         write_json(temporary / "manifest.json", manifest)
-        _sync_folder(temporary)
+        sync_folder(temporary)
         if final.exists():  # a broken one that was passed over
             shutil.rmtree(final)
-        temporary.rename(final)
-        _sync_folder(root)
+        _rename(temporary, final)
+        sync_folder(root)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        if (fault := _disk_fault(error)) is not None:
+        if isinstance(error, Exception) and (fault := _disk_fault(error)) is not None:
             raise OSError(fault.errno, f"{final.name} could not be saved: {fault.strerror}; {_left(root)}") from error
         raise
     return final
+
+
+def _rename(temporary: Path, final: Path) -> None:
+    """Give a folder its name; file by file, the manifest last, where a file system renames no folders."""
+    try:
+        temporary.rename(final)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+        final.mkdir()
+        for name in ("state.pt", "manifest.json"):
+            (temporary / name).replace(final / name)
+        temporary.rmdir()
 
 
 def _disk_fault(error: BaseException | None) -> OSError | None:
@@ -114,46 +145,90 @@ def _left(root: Path) -> str:
     return f"{folders[-1]} is as it was" if folders else "there is no checkpoint before it"
 
 
-def newest(root: Path, *, run_hash: str, usable: Callable[[Progress], bool] = lambda _: True) -> Checkpoint | None:
+def newest(
+    root: Path,
+    *,
+    run_hash: str,
+    usable: Callable[[Progress], bool] = lambda _: True,
+    unread: Sequence[str] = (),
+) -> Checkpoint | None:
     """The newest checkpoint of the run that is intact and usable.
 
     usable: a further condition, e.g. that the metrics file is as long as it was.
+    unread: names of those whose state was found to be another version's.
+    Raises RefusedError if there are only such of another version: damaged ones are done again, those need not be lost.
     """
+    others = [root / name for name in unread]
     for path in reversed(step_folders(root)):
-        checkpoint = read(path, run_hash=run_hash)
-        if checkpoint is not None and usable(checkpoint.progress):
-            return checkpoint
-        log.warning("checkpoint %s is broken or does not fit: going back to the one before", path)
+        if path in others:
+            continue
+        try:
+            checkpoint = read(path, run_hash=run_hash)
+            if usable(checkpoint.progress):
+                return checkpoint
+            warn(path, "the records no longer hold what was logged until then")
+        except UnusableError as error:
+            others += [path] if isinstance(error, OtherVersionError) else []
+            warn(path, str(error))
+    if others:
+        raise RefusedError(
+            f"{max(others)} is whole and of this run, but was written by another version of mpadam, and there is no "
+            f"other checkpoint: train with that version, or delete {root} to start from the beginning"
+        )
     return None
 
 
-def read(path: Path, *, run_hash: str) -> Checkpoint | None:
-    """The checkpoint in a folder, None if it is absent, damaged or of another run."""
+def warn(path: Path, why: str) -> None:
+    """Say that a checkpoint is passed over."""
+    log.warning("checkpoint %s is broken or does not fit (%s): going back to the one before", path, why)
+
+
+def read(path: Path, *, run_hash: str) -> Checkpoint:
+    """The checkpoint in a folder. Raises UnusableError if it is absent, damaged, of another run or another version."""
     manifest = read_json(path / "manifest.json")
-    if manifest is None or manifest.get("hash") != run_hash or manifest["state_sha256"] != sha256(path / "state.pt"):
-        return None
-    return Checkpoint(path, Progress(**manifest["progress"]))
+    if manifest is None:
+        raise UnusableError("no manifest.json, or no JSON in it")
+    if manifest.get("hash") != run_hash:
+        raise UnusableError(f"of run {manifest.get('hash')}")
+    if manifest.get("state_sha256") is None or manifest["state_sha256"] != sha256(path / "state.pt"):
+        raise UnusableError("state.pt is not what manifest.json says")
+    return Checkpoint(path, _progress(manifest.get("progress")))
 
 
-def retain(root: Path, *, count: int = KEPT) -> None:
-    """Delete all but the newest `count` checkpoints."""
-    for path in step_folders(root)[: -count or None]:
+def _progress(record: Any) -> Progress:
+    """A stored record, which has to have exactly the fields of this version."""
+    known = {entry.name for entry in fields(Progress)}
+    found = set(record) if isinstance(record, dict) else set()
+    if found != known:
+        differing = ", ".join(sorted(found ^ known))
+        raise OtherVersionError(f"its progress is recorded by another version: {differing} is in one of them only")
+    try:
+        return _PROGRESS.validate_json(json.dumps(record), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UnusableError(f"its progress is damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+_PROGRESS = TypeAdapter(Progress)
+
+
+def retain(root: Path, *, count: int = KEPT, saved: Path | None = None) -> None:
+    """Delete all but the newest `count` checkpoints.
+
+    saved: the one just written; later ones have been passed over and do not count. They are left to be replaced.
+    """
+    for path in [path for path in step_folders(root) if saved is None or path <= saved][: -count or None]:
         _delete(path)
 
 
 def _delete(path: Path) -> None:
-    shutil.rmtree(path)
+    """A file system may keep what another process has open (EBUSY, ENOTEMPTY): that ends no training."""
+    try:
+        shutil.rmtree(path)
+    except OSError as error:
+        log.warning("%s could not be deleted (%s): it takes room until the run has ended", path, error.strerror)
 
 
 def step_folders(root: Path) -> list[Path]:
     """Folders of the checkpoints of a run under way, oldest first."""
     return [path for path in entries(root) if re.fullmatch(r"step\d{8}", path.name)]
-
-
-def _sync_folder(path: Path) -> None:
-    """Bring a folder's entries to disk: a rename is durable only then."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -22,7 +22,7 @@ from mpadam.data.tokenizer import TextTokenizer, copy_tokenizer, load_tokenizer
 from mpadam.model.build import COMPUTE_DTYPES, build_model
 from mpadam.study.spec import RunFile, RunSpec, read_run_file
 from mpadam.training import checkpoint as checkpoints
-from mpadam.training.folder import RunFolder, read_json
+from mpadam.training.folder import RunFolder, data_of, kept_result
 
 
 def export_run(path: Path, out: Path) -> None:
@@ -35,7 +35,7 @@ def export_run(path: Path, out: Path) -> None:
     if out.exists():
         raise ValueError(f"{out} exists: give the name of a new folder")
     summary, state = completed_run(folder, run)
-    tokenizer_folder = (folder.path / run.data).resolve() / "tokenizer"
+    tokenizer_folder = data_of(folder, run) / "tokenizer"
     tokenizer = _tokenizer_of(run, tokenizer_folder)
     temporary = out.with_name(f".{out.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -55,11 +55,16 @@ def completed_run(folder: RunFolder, run: RunFile) -> tuple[dict[str, Any], dict
 
     Raises ValueError if it has not ended, or diverged: its weights then have no validation loss to show for.
     """
-    found = checkpoints.read(folder.checkpoints / checkpoints.FINAL, run_hash=run.spec.hash)
-    summary = read_json(folder.result)
-    if found is None or summary is None or summary.get("hash") != run.spec.hash:
+    summary = kept_result(folder, run.spec.hash)
+    try:
+        state = checkpoints.read(folder.checkpoints / checkpoints.FINAL, run_hash=run.spec.hash).state()
+    except checkpoints.UnusableError as error:
+        summary, why = None, f" ({error})"
+    else:
+        why = ""
+    if summary is None:
         raise ValueError(
-            f"{folder.path}: no final weights of run {run.spec.hash}; train it first: mpadam train --run-dir "
+            f"{folder.path}: no final weights of run {run.spec.hash}{why}; train it first: mpadam train --run-dir "
             f"{folder.path}"
         )
     if summary["status"] == "diverged":
@@ -67,7 +72,7 @@ def completed_run(folder: RunFolder, run: RunFile) -> tuple[dict[str, Any], dict
         raise ValueError(
             f"{folder.path}: the run diverged at step {what['step']} ({what['reason']}); its weights are no result"
         )
-    return summary, found.state()
+    return summary, state
 
 
 def _tokenizer_of(run: RunFile, folder: Path) -> TextTokenizer:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from typing import Any
 from mpadam.atomic import write_json
 from mpadam.presence import is_there
 from mpadam.study.spec import RunFile, RunSpec, differing_fields
+
+MOST_LINKS = 40  # in a path, as for the kernel
 
 
 class RefusedError(Exception):
@@ -83,6 +87,11 @@ class RunFolder:
         return self.checkpoints / "spec.json"
 
     @property
+    def final_manifest(self) -> Path:
+        """Progress at the end and the checksum of the final weights."""
+        return self.checkpoints / "final" / "manifest.json"
+
+    @property
     def result(self) -> Path:
         """A copy of `summary.json` that no workflow deletes."""
         return self.checkpoints / "result.json"
@@ -117,7 +126,8 @@ def discard(folder: RunFolder) -> None:
         folder.probes,
     ):
         path.unlink(missing_ok=True)
-    shutil.rmtree(folder.checkpoints, ignore_errors=True)
+    for path in folder.checkpoints.glob("*"):  # one by one: the folder may be a link to another disk
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def sweep(folder: RunFolder, *, finished: bool) -> None:
@@ -143,11 +153,94 @@ def _difference(folder: RunFolder, recorded: dict[str, Any], run: RunFile) -> st
 
 def restore_summary(folder: RunFolder, run: RunFile) -> bool:
     """Write `summary.json` again from the kept result, if the run is finished and its metrics are intact."""
-    result = read_json(folder.result)
-    if result is None or result.get("hash") != run.spec.hash or sha256(folder.metrics) != result["metrics_sha256"]:
+    result = kept_result(folder, run.spec.hash)
+    if result is None or sha256(folder.metrics) != result["metrics_sha256"]:
         return False
     write_json(folder.summary, {**result, "labels": run.labels.model_dump(mode="json")})
     return True
+
+
+def data_of(folder: RunFolder, run: RunFile) -> Path:
+    """The folder with the token files of a run.
+
+    `run.yaml` names it relative to the run's folder as that lies in the tree of results, where any part may be a link
+    to another disk; `..` after a link would leave the tree. So it is looked for from the folder's path as given, and
+    with its links followed one after the other, since the path as given may itself be a link into the tree.
+    """
+    tried = [Path(os.path.normpath(path / run.data)) for path in _paths(folder.path)]
+    found = next((path for path in tried if (path / "manifest.json").is_file()), None)
+    if found is None:
+        raise ValueError(
+            f"{tried[0]}: no manifest.json, so there is no prepared data, which {folder.run_file} names as {run.data}; "
+            "run  mpadam data  first, or name the run's folder by its place below results/"
+        )
+    return found
+
+
+def _paths(folder: Path) -> Iterator[Path]:
+    """A folder's absolute path as given, then with its first link followed, and so on until there is none."""
+    path = Path(os.path.normpath(Path.cwd() / folder))
+    for _ in range(MOST_LINKS):
+        yield path
+        link = next((part for part in reversed([path, *path.parents]) if part.is_symlink()), None)
+        if link is None:
+            return
+        path = Path(os.path.normpath(link.parent / link.readlink() / path.relative_to(link)))
+
+
+#: fields of a summary without which it is none
+_NEEDED = frozenset(
+    {
+        *("hash", "metrics_sha256", "status", "diverged", "labels", "val_loss", "val_ppl", "val_tokens", "steps"),
+        *("positions", "target_tokens", "seconds", "peak_memory_bytes", "parameters", "bytes_per_parameter", "spec"),
+    }
+)
+
+
+def kept_result(folder: RunFolder, run_hash: str) -> dict[str, Any] | None:
+    """The copy of the summary that training keeps; None if there is none of this run, or none that is as it was."""
+    result = read_json(folder.result)
+    if result is None or result.get("hash") != run_hash or not result.keys() >= _NEEDED:
+        return None
+    return None if _not_as_trained(folder, result) else result
+
+
+def altered(folder: RunFolder, summary: dict[str, Any]) -> str | None:
+    """Which field of a summary is not what training recorded in this folder, or None.
+
+    A folder that was copied without its checkpoints has nothing to compare with.
+    """
+    if (result := read_json(folder.result)) is None:
+        return _not_as_trained(folder, summary)
+    for key in sorted((summary.keys() | result.keys()) - {"labels"}):
+        here, kept = summary.get(key), result.get(key)
+        if here != kept:
+            return f"{key} is {_short(here)}, where checkpoints/{folder.result.name} has {_short(kept)}"
+    return _not_as_trained(folder, summary)
+
+
+def _not_as_trained(folder: RunFolder, summary: dict[str, Any]) -> str | None:
+    """Which field of a summary is not what the final checkpoint recorded, or None; None where that cannot be told."""
+    progress = (read_json(folder.final_manifest) or {}).get("progress")
+    if not isinstance(progress, dict) or not isinstance(progress.get("validation"), list):
+        return None
+    recorded = {"steps": progress.get("step"), "train_loss": progress.get("last_loss")}
+    recorded |= {key: progress.get(key) for key in ("positions", "target_tokens", "validation")}
+    final = progress["validation"][-1] if progress["validation"] else None
+    if summary.get("status") == "completed" and isinstance(final, dict):
+        recorded |= {f"val_{key}": final.get(name) for key, name in _VALIDATION.items()}
+    for key, value in recorded.items():
+        if summary.get(key) != value:
+            return f"{key} is {_short(summary.get(key))}, where the final checkpoint has {_short(value)}"
+    return None
+
+
+_VALIDATION = {"loss": "loss", "ppl": "perplexity", "tokens": "tokens"}
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def raise_known_failure(folder: RunFolder, run: RunFile) -> None:
@@ -155,8 +248,8 @@ def raise_known_failure(folder: RunFolder, run: RunFile) -> None:
     failure = read_json(folder.failure)
     if failure is not None and failure.get("hash") == run.spec.hash:
         raise KnownFailureError(
-            f"{failure['error']} (an earlier attempt ended so, and run.yaml is the same since; after mending another "
-            f"cause, delete {folder.failure})"
+            f"{failure.get('error', 'it does not say why')} (an earlier attempt ended so, and run.yaml is the same "
+            f"since; after mending another cause, delete {folder.failure})"
         )
     folder.failure.unlink(missing_ok=True)
 

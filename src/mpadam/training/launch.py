@@ -1,9 +1,9 @@
 """Starts the processes of one training on this machine: `mpadam train --processes N`.
 
-It is torchrun's agent, with a port of its own for each job (so that several share a node), and four differences:
-SIGUSR1 is passed on like SIGTERM, where torchrun would die of it and leave its processes behind; a second signal is not
-an error; the processes get minutes instead of 30 s to save; and the exit code is the training's (torchrun knows only 0
-and 1).
+It is torchrun's agent, with a port of its own for each job (so that several share a node), and four differences: every
+signal that asks to stop is passed on, where torchrun would die of some and leave its processes behind; a second signal
+is not an error, but passed on too; the processes get minutes instead of 30 s to save; and the exit code is the
+training's (torchrun knows only 0 and 1).
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ import signal
 import sys
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from types import FrameType
 
+import psutil
+
 from mpadam.training.ranks import TORCHRUN
-from mpadam.training.stopping import EXIT_STOPPED, SIGNALS
+from mpadam.training.stopping import EXIT_STOPPED, Stopper, catch
 
 SECONDS_TO_SAVE = 600  # a scheduler kills earlier if it wants to
 MODULE = ("-m", "mpadam")
-OTHER_SIGNALS = "SIGINT,SIGHUP,SIGQUIT"  # which the agent handles itself
+UNUSED_SIGNAL = "SIGVTALRM"  # the agent wants to handle one, and takes over whatever was done with it before
 
 
 def launch(processes: int, arguments: Sequence[str]) -> int:
@@ -31,39 +34,45 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
     """
     if TORCHRUN in os.environ:
         raise ValueError("--processes within torchrun: leave it out, torchrun has started the processes already")
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    with Stopper() as early:  # the next lines take seconds
+        from torch.distributed.elastic.multiprocessing.api import SignalException
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=processes,
-        run_id=str(uuid.uuid4()),
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",  # a free port
-        max_restarts=0,
-        signals_to_handle=OTHER_SIGNALS,
-        shutdown_timeout=SECONDS_TO_SAVE,
-    )
-    before = {number: signal.signal(number, _pass_on) for number in SIGNALS}
-    try:
-        elastic_launch(config, sys.executable)(*MODULE, "train", *arguments)
-    except ChildFailedError as error:
-        _, failure = error.get_first_failure()
-        return max(failure.exitcode, 1)  # below 0: killed by a signal
-    except SignalException:
-        return EXIT_STOPPED
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=processes,
+            run_id=str(uuid.uuid4()),
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",  # a free port
+            max_restarts=0,
+            signals_to_handle=UNUSED_SIGNAL,
+            shutdown_timeout=SECONDS_TO_SAVE,
+        )
+        catch(_pass_on)
+        if early.reason:
+            return EXIT_STOPPED
+        try:
+            elastic_launch(config, sys.executable)(*MODULE, "train", *arguments)
+        except ChildFailedError as error:
+            _, failure = error.get_first_failure()
+            return max(failure.exitcode, 1)  # below 0: killed by a signal
+        except SignalException:
+            return EXIT_STOPPED
     return 0
 
 
 def _pass_on(number: int, _frame: FrameType | None) -> None:
-    """Let the agent send the signal to its processes and wait for them; those that follow change nothing."""
+    """Let the agent send the signal to its processes and wait for them; those that follow it sends itself."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
 
-    for each in SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
+    catch(_pass_on_again)
     raise SignalException(f"signal {signal.Signals(number).name}", sigval=signal.Signals(number))
+
+
+def _pass_on_again(number: int, _frame: FrameType | None) -> None:
+    """Each process decides whether this is the same request or the wish to end at once (`stopping`)."""
+    for process in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)

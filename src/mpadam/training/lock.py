@@ -1,9 +1,10 @@
 """One writer a run folder.
 
-The lock is a file that says who holds it, linked into place, which is atomic on network file systems too. Its holder
-touches it every 30 s. On the same host the holder's process decides whether it is stale (process number and start
-time, since numbers are used again); from another host, or out of another container's processes, five minutes without
-a touch. Ages are told by the clock of the file system, since clocks of hosts differ.
+The lock is a file that says who holds it, linked into place, which is atomic on network file systems too; where there
+are no hard links it is created in place, which only one process can do either. Its holder touches it every 30 s. On the
+same host the holder's process decides whether it is stale (process number and start time, since numbers are used
+again); from another host, or out of another container's processes, five minutes without a touch. Ages are told by the
+clock of the file system, since clocks of hosts differ.
 
 A holder that was cut off for so long that its lock was taken away finds out at its next heartbeat or save, and writes
 no more.
@@ -12,17 +13,22 @@ no more.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from mpadam.atomic import UNSUPPORTED
 from mpadam.training.folder import RefusedError, read_json
+
+log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 30.0
 STALE_SECONDS = 300.0
@@ -85,7 +91,7 @@ class RunLock:
 
     def _link(self, temporary: Path) -> bool:
         try:
-            os.link(temporary, self.path)
+            _link(temporary, self.path)
         except FileExistsError:
             return False
         return True
@@ -116,7 +122,47 @@ class RunLock:
         while not self._released.wait(HEARTBEAT_SECONDS):
             with suppress(OSError, RefusedError):  # somebody else's lock is not touched; saving will tell
                 self.check()
-                os.utime(self.path)
+                self._touch()
+
+    def _touch(self) -> None:
+        try:
+            os.utime(self.path)
+        except OSError:  # its file system has no dates to set: the same bytes again, which nobody sees as others
+            with self.path.open("r+", encoding="utf-8") as file:
+                file.write(self._content)
+
+
+def _link(source: Path, target: Path) -> None:
+    """Give a file a second name. Raises FileExistsError if there is such a file already.
+
+    Where there are no hard links it is a copy. It is empty for a moment; an empty lock counts as somebody's, too.
+    """
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+        _copy(source, target, f"no hard links (link: {error.strerror})")
+
+
+def _copy(source: Path, target: Path, why: str) -> None:
+    try:
+        with target.open("x", encoding="utf-8") as file:
+            file.write(source.read_text(encoding="utf-8"))
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"{target}: this file system has {why} and creates no file for one process alone ({error.strerror}), so "
+            "nothing keeps a second process from training here; keep results on another file system",
+        ) from error
+    _warn_copied(why)
+
+
+@cache  # one line per process
+def _warn_copied(why: str) -> None:
+    log.warning("this file system has %s: the lock of a run folder is created in place, which is as safe", why)
 
 
 def is_held(path: Path, *, now: float | None = None) -> bool:
@@ -130,7 +176,7 @@ def is_held(path: Path, *, now: float | None = None) -> bool:
     except FileNotFoundError:
         return False
     if holder is not None and holder.get("host") == socket.gethostname() and _sees_processes_of(holder):
-        return _is_alive(holder)
+        return _is_alive(holder) if isinstance(holder.get("pid"), int) else age < STALE_SECONDS
     return age < STALE_SECONDS
 
 

@@ -268,5 +268,6 @@ def save(session: Session, records: Records) -> None:
 def _write_checkpoint(session: Session, records: Records) -> None:
     records.sync(session.progress)
     root = session.folder.checkpoints
-    checkpoints.save(root, run_hash=session.spec.hash, progress=session.progress, state=checkpoint_state(session))
-    checkpoints.retain(root)
+    state = checkpoint_state(session)
+    saved = checkpoints.save(root, run_hash=session.spec.hash, progress=session.progress, state=state)
+    checkpoints.retain(root, saved=saved)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from mpadam.atomic import sync
 from mpadam.presence import is_there
 
 
@@ -29,7 +31,7 @@ class MetricsFile:
 
     def sync(self) -> int:
         """Bring the file to disk; returns its length in bytes."""
-        os.fsync(self._file.fileno())
+        sync(self._file.fileno())
         return os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
@@ -37,16 +39,34 @@ class MetricsFile:
 
 
 def holds(path: Path, offset: int) -> bool:
-    """Whether the file has at least `offset` bytes and a line ends there."""
+    """Whether the file has at least `offset` bytes, and these are whole lines of records."""
     if offset == 0:
         return True
     if not is_there(path) or path.stat().st_size < offset:
         return False
     with path.open("rb") as file:
-        file.seek(offset - 1)
-        return file.read(1) == b"\n"
+        content = file.read(offset)
+    try:
+        return content.endswith(b"\n") and all(_records(content.splitlines(), path))
+    except ValueError:
+        return False
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All lines of a metrics file."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    """All lines of a metrics file. Raises ValueError, with its number, for one that is not what training writes."""
+    with path.open("rb") as file:
+        return list(_records(file, path))
+
+
+def _records(lines: Iterable[bytes], path: Path) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict):
+            raise ValueError(
+                f"{path}, line {number}: {line[:40]!r} is not a line that training writes; put back what was there, or "
+                f"delete the file and the folder {path.parent / 'checkpoints'}, and the run is made again"
+            )
+        yield record

@@ -78,8 +78,7 @@ class ProgressLine:
         now, step = time.monotonic(), int(record["step"])
         text = self._text(record, now)
         if self._terminal:
-            print(f"\r{text}\033[K", end="", file=sys.stderr, flush=True)
-            self._open = True
+            self._open = self._show(f"\r{text}\033[K")
         if step in (self._done + 1, self._steps) or now - self._shown >= SECONDS_BETWEEN:
             self._shown = now
             log.info(text, extra=ON_TERMINAL)
@@ -90,8 +89,16 @@ class ProgressLine:
     def close(self) -> None:
         """End the line on a terminal, so that what is said next begins a new one."""
         if self._open:
-            print(file=sys.stderr, flush=True)
+            self._show("\n")
             self._open = False
+
+    def _show(self, text: str) -> bool:
+        """Write to the terminal; whether it is still there. One that was closed ends no training."""
+        try:
+            print(text, end="", file=sys.stderr, flush=True)
+        except OSError:
+            self._terminal = False
+        return self._terminal
 
     def _text(self, record: Mapping[str, float], now: float) -> str:
         step = int(record["step"])

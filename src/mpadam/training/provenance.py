@@ -30,7 +30,8 @@ def write_environment(folder: RunFolder, *, device: str, step: int, places: list
     places: `place` of each rank.
     """
     before = read_json(folder.environment) or {}
-    earlier = [*before.pop("earlier", []), *([before] if before else [])]
+    known = before.pop("earlier", [])
+    earlier = [old for old in [*(known if isinstance(known, list) else []), before] if old and isinstance(old, dict)]
     now = {"after_step": step, **environment(device), "world_size": len(places), "ranks": places}
     write_json(folder.environment, {**now, "earlier": [_differing(old, now) for old in earlier]})
 

@@ -58,6 +58,8 @@ def train_folder(
         data = open_data(run, folder)  # data and machine can be mended while run.yaml stays: no lasting failure so far
         with _lasting_failures(run, folder, ranks):
             session = open_session(run, folder, data, ranks=ranks, change_world_size=change_world_size)
+            if (reason := ranks.any_reason(stop.signal)) is not None:
+                return _stopped(session.progress.step, reason)
             return _train(session, stop, lock)
 
 
@@ -99,11 +101,15 @@ def _train(session: Session, stop: Stopper, lock: RunLock) -> int:
     session.ranks.together(lambda: _describe(session, places))
     ended = train(session, stop, guard=lock.check)
     if ended.status == "stopped":
-        log.info("stopped after step %d (%s): the same command goes on from there", ended.step, ended.reason)
-        return EXIT_STOPPED
+        return _stopped(ended.step, ended.reason)
     _note_peak(session)
     session.ranks.together(lambda: _finish(session, ended, lock))
     return EXIT_DONE
+
+
+def _stopped(step: int, reason: str | None) -> int:
+    log.info("stopped after step %d (%s): the same command goes on from there", step, reason)
+    return EXIT_STOPPED
 
 
 def _describe(session: Session, places: list[dict[str, Any]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,8 @@ from mpadam.optim.registry import build_optimizer
 from mpadam.optim.schedules import factor
 from mpadam.study.spec import BranchSchedule, DataSpec, RunFile, RunSpec, TrainingSpec
 from mpadam.training import checkpoint as checkpoints
-from mpadam.training.checkpoint import Checkpoint, Progress
-from mpadam.training.folder import RefusedError, RunFolder
+from mpadam.training.checkpoint import Checkpoint, OtherVersionError, Progress
+from mpadam.training.folder import RefusedError, RunFolder, data_of
 from mpadam.training.gradients import accumulate_in_float32
 from mpadam.training.metrics import holds
 from mpadam.training.ranks import ALONE, Ranks
@@ -76,12 +77,7 @@ def open_session(
     """
     spec = run.spec
     ranks.rows(spec.training.global_batch_size)  # whether they can share it at all
-    found = ranks.together(
-        lambda: checkpoints.newest(folder.checkpoints, run_hash=spec.hash, usable=lambda p: _holds_records(folder, p))
-    )
-    progress = Progress() if found is None else found.progress
-    _note_world_size(progress, ranks.size, change=change_world_size)
-    model, optimizer = _start(spec, ranks) if found is None else _resume(spec, found, ranks)
+    progress, model, optimizer = _newest(spec, folder, ranks, change_world_size=change_world_size)
     if sums_in_float32(spec.training, ranks):
         accumulate_in_float32(model.parameters())
     return Session(
@@ -101,6 +97,33 @@ def open_session(
         progress=progress,
         ranks=ranks,
     )
+
+
+def _newest(
+    spec: RunSpec, folder: RunFolder, ranks: Ranks, *, change_world_size: bool
+) -> tuple[Progress, LlamaForCausalLM, LowPrecisionOptimizer]:
+    """The run at the newest checkpoint that all ranks can load, else at its start."""
+    unread: list[str] = []
+    while True:
+        found = ranks.together(
+            lambda: checkpoints.newest(
+                folder.checkpoints, run_hash=spec.hash, usable=lambda p: _holds_records(folder, p), unread=unread
+            )
+        )
+        progress = Progress() if found is None else found.progress
+        _note_world_size(progress, ranks.size, change=change_world_size)
+        if found is None:
+            return progress, *_start(spec, ranks)
+        try:
+            restored, fault = _resume(spec, found, ranks), None
+        except OtherVersionError as error:
+            restored, fault = None, str(error)
+        fault = ranks.any_reason(fault)
+        if restored is not None and fault is None:
+            log.info("resumed from step %d (%s)", progress.step, found.path.name)
+            return progress, *restored
+        checkpoints.warn(found.path, str(fault))
+        unread.append(found.path.name)
 
 
 def _holds_records(folder: RunFolder, progress: Progress) -> bool:
@@ -134,7 +157,7 @@ def open_data(run: RunFile, folder: RunFolder) -> TokenData:
 
     Raises ValueError if they are other data than run.yaml was written for.
     """
-    path = (folder.path / run.data).resolve()
+    path = data_of(folder, run)
     data = TokenData.open(path)
     for key in ("fingerprint", "tokenizer_fingerprint"):
         expected, found = getattr(run.spec.data, key), data.manifest[key]
@@ -166,14 +189,28 @@ def _start(spec: RunSpec, ranks: Ranks) -> tuple[LlamaForCausalLM, LowPrecisionO
 
 
 def _resume(spec: RunSpec, found: Checkpoint, ranks: Ranks) -> tuple[LlamaForCausalLM, LowPrecisionOptimizer]:
+    """Raises OtherVersionError if what was saved does not fit this model and optimizer."""
     state = found.state()
     model = compute_model(spec, ranks)
-    load_model_state(model, state)
+    with _fitting():
+        load_model_state(model, state)
     optimizer = _optimizer(spec, model)
-    optimizer.load_state_dict(state["optimizer"])
-    torch.set_rng_state(state["random"])
-    log.info("resumed from step %d (%s)", found.progress.step, found.path.name)
+    with _fitting():
+        optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["random"])
     return model, optimizer
+
+
+@contextmanager
+def _fitting() -> Iterator[None]:
+    """Whatever a stored state makes torch or the optimizer say is OtherVersionError."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, torch.AcceleratorError):
+        raise  # the device's fault
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise OtherVersionError(f"its state does not fit: {why[:200]}") from error
 
 
 def _optimizer(spec: RunSpec, model: LlamaForCausalLM) -> LowPrecisionOptimizer:

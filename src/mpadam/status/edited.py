@@ -1,0 +1,44 @@
+"""What a start of the workflow makes again though its file is there: summaries that were edited or whose metrics were,
+and tables in which a run was refused.
+
+Snakemake sees whether a file that it made is there, not what became of it since. Dates tell which files deserve a look,
+so that a start of a large study costs a few calls of `stat` for each finished run, and reads little.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mpadam.training.folder import RunFolder, altered, read_json, sha256
+
+
+def is_edited(path: Path, *, checked: Path) -> bool:
+    """Whether the summary in a run's folder is not what its training wrote, or not that of the metrics beside it.
+
+    checked: a file that is made of the summary, which was looked at then.
+    """
+    folder = RunFolder(path)
+    made = _date(folder.summary)
+    suspect = _date(folder.metrics) >= made  # training writes the summary last
+    if made == 0 or (made < _date(checked) and not suspect):
+        return False
+    try:
+        summary = read_json(folder.summary)
+        if summary is None or altered(folder, summary):
+            return True
+        return suspect and sha256(folder.metrics) != summary.get("metrics_sha256")
+    except PermissionError:
+        return False  # another user's: said where it is needed
+
+
+def shows_refused(table: Path) -> bool:
+    """Whether a run was refused when `runs.csv` was written: it may be in order by now."""
+    return table.exists() and ",refused," in table.read_text(encoding="utf-8")
+
+
+def _date(path: Path) -> int:
+    """When a file was written, in nanoseconds; 0 if there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
