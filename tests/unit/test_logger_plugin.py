@@ -85,8 +85,8 @@ def test_the_line_tells_what_trains_now_of_the_runs_that_share_a_job(tmp_path: P
     Path(runs[0]).parent.mkdir(parents=True)
     Path(runs[0]).touch()
     assert "; now: 200k 1x bf16-bf16 adamw seed1 (2 of 3), spec" in progress.line(166)
-    trial = Job("trial", [summary("tuning", "500k", "fp32-bf16", "m-plus-adam", "trial2")])
-    assert trial.doing() == "500k fp32-bf16 m-plus-adam trial2"
+    trial = Job("trial", [summary("tuning", "400k", "fp32-bf16", "m-plus-adam", "trial2")])
+    assert trial.doing() == "400k fp32-bf16 m-plus-adam trial2"
 
 
 def test_time_left_needs_evidence_and_is_weighed_by_the_work_of_trainings() -> None:

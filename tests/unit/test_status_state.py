@@ -22,7 +22,7 @@ MANIFEST = {"fingerprint": "f", "tokenizer_fingerprint": "t", "vocab_size": 1024
 def folder(tmp_path: Path) -> RunFolder:
     """A run folder with nothing but its run.yaml, of 120 steps."""
     config = load_study([ROOT / "config.yaml", ROOT / "studies/smoke.yaml"])
-    request = run_request(config, RunKey("500k", 2, "bf16-bf16", "m-plus-adam", 1))
+    request = run_request(config, RunKey("400k", 2, "bf16-bf16", "m-plus-adam", 1))
     rates = {"lr": 1e-3, "lr_mult": 3e-3}
     run = resolve(request, manifest=MANIFEST, selected=rates, data="d", auto=Auto(compile=False))
     write_run_file(tmp_path / "run.yaml", run)

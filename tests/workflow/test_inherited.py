@@ -33,7 +33,7 @@ def hostile(folder: Path) -> dict[str, str]:
         **{"MPLBACKEND": "module://matplotlib_inline.backend_inline", "MATPLOTLIBRC": str(folder / "matplotlibrc")},
         **{"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "COLUMNS": "20", "TZ": "Asia/Tokyo"},
         **{"PYTHONHASHSEED": "7", "PYTHONWARNINGS": "error", "PYTHONOPTIMIZE": "2", "USE_TORCH": "0", "NO_COLOR": "1"},
-        **{"OMP_NUM_THREADS": "7", "OMP_DYNAMIC": "true", "OMP_THREAD_LIMIT": "1", "ATEN_CPU_CAPABILITY": "default"},
+        **{"OMP_NUM_THREADS": "7", "OMP_DYNAMIC": "true", "OMP_THREAD_LIMIT": "1", "MKL_CBWR": "COMPATIBLE"},
     }
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mpadam.atomic import write_json
+from mpadam.inherited import INSTRUCTIONS
 from mpadam.source import PACKAGE, origin
 from mpadam.training.folder import RunFolder, read_json
 
@@ -59,6 +60,7 @@ def environment(device: str, *, source: Path = PACKAGE) -> dict[str, Any]:
         "platform": platform.platform(),
         "host": socket.gethostname(),
         "cpu": _cpu(),
+        "cpu_instructions": {name: os.environ[name] for name in INSTRUCTIONS if name in os.environ},
         "cpus": os.cpu_count(),
         "device": _device(device),
         "slurm": {name: os.environ[name] for name in SLURM_FIELDS if name in os.environ},
