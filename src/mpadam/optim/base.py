@@ -71,7 +71,7 @@ class _Shared:
         self.group = group
         self._fixed = fixed(group)
         self.rates = cache(partial(rates_at, group))
-        self.scalars = cache(lambda t, compress: scalars(self._constants(compress), self.rates(t)))
+        self.scalars = cache(lambda t, compress, device: scalars(self._constants(compress), self.rates(t), device))
         self._constants = cache(lambda compress: constants(group, compress=compress))
         self.form = cache(lambda compress: self._constants(compress).form())
 
@@ -330,10 +330,10 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         slot.plan = shared.plan(slot)
         if self.observer is not None:
             self.observer(p, observed_update(slot.plan, operands, shared.rates(t), t))
-        elif group["compile"] and can_compile(operands.grad.device.type):
+        elif group["compile"] and can_compile(device := operands.grad.device.type):
             if slot.compiled is None or slot.compiled.plan.constants != shared.form(slot.compresses):
                 slot.compiled = CompiledUpdate(slot.plan)
-            slot.compiled(operands, shared.scalars(t, slot.compresses))
+            slot.compiled(operands, shared.scalars(t, slot.compresses, device))
         else:
             update(slot.plan, operands, shared.rates(t))
         state["step"] = t

@@ -5,7 +5,7 @@
 What is compiled how often. A plan whose arithmetic is elementwise sees every tensor as a row of numbers of any length,
 so a model's parameters of one kind share a single graph. Codes with scales, Apollo-E and a rho of the whole tensor need
 the shape: one graph for each. All numbers that may move between steps (rates, betas, eps, clip, ...), and the keys of
-the rounding bits, are 0-d tensors: as numbers they would be part of the code, and every step would compile again.
+the rounding bits, are tensors: as numbers they would be part of the code, and every step would compile again.
 
 Graphs take a flat tuple of tensors: beside its arithmetic a call costs a check of each argument, and nested arguments
 take twice as long.
@@ -18,7 +18,7 @@ Compiled code is kept on disk (`TORCHINDUCTOR_CACHE_DIR`), and the next process 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from mpadam.compiler import compile_problem
-from mpadam.optim.rules import Constants, Rates, scalar_tensors
+from mpadam.optim.rules import Constants, Rates, scalar_tensor
 from mpadam.optim.store import Draw
 from mpadam.optim.update import Operands, Plan, update
 
@@ -58,9 +58,14 @@ class _Layout:
     projection: bool
 
 
-def scalars(constants: Constants, rates: Rates) -> tuple[Tensor, ...]:
-    """The numbers of an update as a graph takes them."""
-    return scalar_tensors((*rates, *constants.numbers()))
+def scalars(constants: Constants, rates: Rates, device_type: str) -> tuple[Tensor, ...]:
+    """The numbers of an update as a graph takes them.
+
+    A CPU's are one tensor. Its loop cannot keep a number in a register, since what it stores might be that number, and
+    reads each anew for every vector: from one address that is a single instruction, from a dozen twice as many.
+    """
+    numbers = scalar_tensor((*rates, *constants.numbers()))
+    return (numbers,) if device_type == "cpu" else numbers.unbind()
 
 
 class CompiledUpdate:
@@ -107,7 +112,7 @@ def _compiled(plan: Plan, layout: _Layout, any_length: bool, device_type: str) -
     """The compiled update of a plan, for its own number of graphs."""
 
     def whole(*tensors: Tensor) -> None:
-        operands, rates, numbers = _unflatten(layout, iter(tensors))
+        operands, rates, numbers = _unflatten(layout, iter(tensors), packed=device_type == "cpu")
         update(Plan(plan.rule, plan.constants.with_numbers(numbers), plan.store), operands, rates)
 
     return torch.compile(  # type: ignore[call-overload]  # torch 2.13's stubs lack the last two
@@ -125,7 +130,7 @@ def _options(plan: Plan, any_length: bool, device_type: str) -> dict[str, Any]:
     return options if plan.elementwise or device_type != "cpu" else options | _WHOLE
 
 
-def _unflatten(layout: _Layout, tensors: Iterator[Tensor]) -> tuple[Operands, Rates, list[Tensor]]:
+def _unflatten(layout: _Layout, tensors: Iterator[Tensor], *, packed: bool) -> tuple[Operands, Rates, Sequence[Tensor]]:
     operands = Operands(
         stored={name: next(tensors) for name in layout.stored},
         moments={name: next(tensors) for name in layout.moments},
@@ -134,8 +139,8 @@ def _unflatten(layout: _Layout, tensors: Iterator[Tensor]) -> tuple[Operands, Ra
         bits=None if layout.short is None else Draw((next(tensors), next(tensors)), next(tensors), layout.short),
         projection=next(tensors) if layout.projection else None,
     )
-    rates = Rates(next(tensors), next(tensors), next(tensors), next(tensors))
-    return operands, rates, list(tensors)
+    numbers = next(tensors).unbind() if packed else tuple(tensors)
+    return operands, Rates(*numbers[:4]), numbers[4:]
 
 
 @cache

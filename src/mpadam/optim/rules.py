@@ -125,12 +125,12 @@ class Rates(NamedTuple):
 
     def tensors(self, device: torch.device | None = None) -> Rates:
         """As 0-d float32 tensors."""
-        return Rates(*scalar_tensors(self, device))
+        return Rates(*scalar_tensor(self, device).unbind())
 
 
-def scalar_tensors(numbers: Sequence[Scalar], device: torch.device | None = None) -> tuple[Tensor, ...]:
-    """Each number as a 0-d float32 tensor; on the CPU, whatever the default device is."""
-    return torch.tensor(numbers, dtype=torch.float32, device=device or "cpu").unbind()
+def scalar_tensor(numbers: Sequence[Scalar], device: torch.device | None = None) -> Tensor:
+    """The numbers in one float32 tensor; on the CPU, whatever the default device is."""
+    return torch.tensor(numbers, dtype=torch.float32, device=device or "cpu")
 
 
 class Rule(Protocol):
