@@ -24,7 +24,8 @@ from mpadam.measure.subjects import Subject
 from mpadam.model.build import build_model
 from mpadam.model.loss import loss_sum
 from mpadam.model.products import bf16_products
-from mpadam.study.spec import Bf16Products, ModelSpec, native_bf16_products
+from mpadam.processor import native_bf16_products
+from mpadam.study.spec import Bf16Products, ModelSpec
 
 FLOAT32 = ("float32 model", "fp32")
 

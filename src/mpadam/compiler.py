@@ -3,25 +3,22 @@
     compile_problem("cpu")        tries it: "" or, in one line, why not
     remembered_problem("cpu")     the same without torch where this machine and environment were tried before
 
-The outcome is kept in the temporary folder, under a name made of what it depends on: interpreter, torch, compiler,
-headers, and the folder of compiled code. Only `run.yaml` is written by what is remembered; a training tries again.
+The outcome is remembered with what it depends on: interpreter, torch, compiler, headers, and the folder of compiled
+code. Only `run.yaml` is written by what is remembered; a training tries again.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 import socket
 import sys
 import sysconfig
 import tempfile
-from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from mpadam.atomic import write_text
+from mpadam.remembered import remembered
 
 REMEDY = (
     "install g++ and Python's headers (python3-dev), and let TORCHINDUCTOR_CACHE_DIR name a folder that can be written "
@@ -43,17 +40,15 @@ def remembered_problem(device_type: str) -> str:
 
     Triton builds its launchers with the same compiler and headers, so that is the nearest that can be tried there.
     """
-    path = _record(device_type)
-    if path is not None:
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            if path.stat().st_uid == os.getuid():
-                return str(json.loads(path.read_text(encoding="utf-8"))["problem"])
-    problem = compile_problem(device_type if device_type == "cpu" or _sees_gpu() else "cpu")
-    if path is not None:
-        with suppress(OSError):
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            write_text(path, json.dumps({"problem": problem}))
-    return problem
+
+    def find() -> str:
+        return compile_problem(device_type if device_type == "cpu" or _sees_gpu() else "cpu")
+
+    try:
+        circumstances = _circumstances(device_type)
+    except (OSError, PackageNotFoundError):
+        return find()
+    return remembered("compiles", circumstances, find)
 
 
 def _missing(device_type: str) -> str:
@@ -92,15 +87,6 @@ def _reason(error: Exception) -> str:
     """What of an error says most: the compiler's first complaint, else the first sentence."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return next((line for line in lines if " error: " in line), lines[0].partition(".  ")[0])[:_LONGEST]
-
-
-def _record(device_type: str) -> Path | None:
-    """Where the outcome is kept; None where that cannot be told."""
-    try:
-        name = hashlib.sha256(json.dumps(_circumstances(device_type)).encode()).hexdigest()[:32]
-        return Path(tempfile.gettempdir(), f"mpadam-{os.getuid()}", f"compiles-{name}.json")
-    except (OSError, PackageNotFoundError):
-        return None
 
 
 def _circumstances(device_type: str) -> list[str]:

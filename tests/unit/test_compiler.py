@@ -150,8 +150,8 @@ def test_n11_a_record_of_another_user_or_a_broken_one_does_not_count(
     (record,) = tmp_path.rglob("compiles-*.json")
     record.write_text("[")
     assert remembered_problem("cpu") == "tried"
-    assert json.loads(record.read_text()) == {"problem": "tried"}
-    record.write_text('{"problem": ""}')
+    assert json.loads(record.read_text()) == {"compiles": "tried"}
+    record.write_text('{"compiles": ""}')
     assert remembered_problem("cpu") == ""
     user = os.getuid()
     shutil.copytree(record.parent, tmp_path / f"mpadam-{user + 1}")

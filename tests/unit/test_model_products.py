@@ -8,8 +8,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from training_runs import make_data, make_run, metrics_of, summary_of, train
 
 from mpadam.model.products import bf16_products
+from mpadam.processor import native_bf16_products, remembered_native_bf16_products
 from mpadam.study.config import TrainingConfig
-from mpadam.study.spec import Auto, auto_here, native_bf16_products, read_run_file, write_run_file
+from mpadam.study.spec import Auto, auto_here, read_run_file, write_run_file
 from mpadam.training import machine
 
 SIZES = [(1, 1, 1), (3, 5, 7), (64, 96, 40), (128, 1000, 17)]  # M, K, N
@@ -188,14 +189,24 @@ def test_native_is_refused_where_torch_lacks_it(monkeypatch, tmp_path, capsys):
 
 @pytest.mark.parametrize(("native", "route"), [(True, "native"), (False, "float32")])
 def test_auto_is_what_torch_asks_itself(native, route, monkeypatch):
-    monkeypatch.setattr("mpadam.study.spec.native_bf16_products", lambda: native)
+    monkeypatch.setattr("mpadam.study.spec.remembered_native_bf16_products", lambda: native)
     request = {"regime": {"compute": "bf16"}, "training": {"device": "cpu", "fp8_backend": "auto", "compile": False}}
     assert auto_here(request).bf16_products == route
     request["training"]["bf16_products"] = "float32"
     assert auto_here(request).bf16_products is None  # named: nothing to find out
     request["training"] = {"device": "cuda", "fp8_backend": "native", "compile": False}
     assert auto_here(request) == Auto(compile=auto_here(request).compile)  # nothing is recorded for CUDA
-    assert isinstance(native_bf16_products(), bool)
+
+
+def test_torch_is_asked_once_per_processor(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("mpadam.processor.native_bf16_products", lambda: asked.append(1) or native_bf16_products())
+    assert remembered_native_bf16_products() == remembered_native_bf16_products() == native_bf16_products()
+    assert len(asked) == 1
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")  # another processor, as far as torch is concerned
+    remembered_native_bf16_products()
+    assert len(asked) == 2
 
 
 def test_a_route_is_no_choice_on_cuda():

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from mpadam.cli import main
-from mpadam.study.spec import Bf16Products, native_bf16_products, read_run_file, write_run_file
+from mpadam.processor import native_bf16_products
+from mpadam.study.spec import Bf16Products, read_run_file, write_run_file
 from mpadam.training.metrics import read_metrics
 
 ROOT = Path(__file__).parents[2]

@@ -27,7 +27,7 @@ from mpadam.model.fp8.backend import check_backend, resolve_backend
 from mpadam.model.fp8.transformer_engine import import_problem
 from mpadam.numerics import get_format
 from mpadam.optim.names import MASTERS
-from mpadam.study.spec import native_bf16_products
+from mpadam.processor import native_bf16_products
 
 PACKAGES = MappingProxyType(
     {

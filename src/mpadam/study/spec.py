@@ -21,6 +21,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, mode
 from mpadam.atomic import write_text
 from mpadam.compiler import remembered_problem
 from mpadam.model.fp8.backend import resolve_backend
+from mpadam.processor import remembered_native_bf16_products
 from mpadam.study.config import ModelConfig, RegimeConfig, ScheduleConfig, StudyConfig
 from mpadam.study.grid import RunKey, TuningKey, selection_key, trial_values
 from mpadam.study.load import ConfigError, read_yaml, to_yaml
@@ -237,7 +238,7 @@ def auto_here(request: dict[str, Any]) -> Auto:
         capability = gpu_capability() if training["device"] == "cuda" else None
         backend = resolve_backend("auto", device=training["device"], capability=capability, transformer_engine=engine)
     if training["device"] == "cpu" and training.get("bf16_products", "auto") == "auto":
-        products = "native" if native_bf16_products() else "float32"
+        products = "native" if remembered_native_bf16_products() else "float32"
     compiles = training["compile"] == "auto" and _compiles(training["device"])
     return Auto(compile=compiles, fp8_backend=backend, bf16_products=products)
 
@@ -256,13 +257,6 @@ def gpu_capability() -> tuple[int, int] | None:
     import torch
 
     return torch.cuda.get_device_capability() if torch.cuda.is_available() else None
-
-
-def native_bf16_products() -> bool:
-    """Whether this machine's CPU has instructions for products of bf16 matrices: what torch itself asks."""
-    import torch
-
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def resolve(

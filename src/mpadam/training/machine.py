@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mpadam.compiler import compile_problem
-from mpadam.study.spec import NUMERICS_VERSION, RunSpec, native_bf16_products
+from mpadam.processor import native_bf16_products
+from mpadam.study.spec import NUMERICS_VERSION, RunSpec
 from mpadam.training.streams import stream_seed
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
