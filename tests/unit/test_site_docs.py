@@ -35,7 +35,7 @@ def test_python_blocks_run(name: str, block: str) -> None:
 
 
 def test_there_are_blocks_and_commands_to_try() -> None:
-    assert len(blocks("python")) == 5
+    assert len(blocks("python")) == 6
     assert len(blocks("yaml")) == 1
     assert len(commands("mpadam")) >= 7
 
@@ -60,7 +60,7 @@ def test_links_lead_to_files(name: str) -> None:
 
 def test_messages_of_the_troubleshooting_page_are_those_of_the_code() -> None:
     messages = re.findall(r"^\| `([^`]+)`", TEXTS["docs/troubleshooting.md"], re.MULTILINE)
-    assert len(messages) == 12
+    assert len(messages) == 14
     code = " ".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/mpadam").rglob("*.py"))
     joined = re.sub(r'"\s*f?"', "", code)
     for message in messages:

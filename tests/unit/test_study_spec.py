@@ -90,7 +90,7 @@ def test_budget_and_model_decide_the_steps() -> None:
     by_tokens = smoke(models={"200k": {"steps_1x": None, "tokens_per_parameter": 20.0}})
     parameters = by_tokens.models["200k"].parameters(1024)
     assert spec_of(by_tokens, manifest={**MANIFEST, "train_sequences": 10**9}).training.steps == -(
-        -2 * 20 * parameters // (32 * 128)
+        -2 * 20 * parameters // (smoke().training.global_batch_size * 128)
     )
 
 
@@ -105,7 +105,7 @@ def test_budget_and_model_decide_the_steps() -> None:
         ({"optimizers": {"m-plus-adam": {"values": {"weight_decay": 0.2}}}}, False),
         ({"training": {"threads": 2}}, False),
         ({"training": {"clip_norm": 2.0}}, False),
-        ({"training": {"micro_batch_size": 16}}, False),
+        ({"training": {"micro_batch_size": 3}}, False),
         ({"training": {"schedule": {"warmup": 0.1}}}, False),
         ({"regimes": {"bf16-bf16": {"masters": "fp32"}}}, False),
         ({"models": {"200k": {"intermediate_size": 160}}}, False),
@@ -124,7 +124,7 @@ def test_a_run_knows_how_sequences_are_cut_and_not_where_the_text_was() -> None:
     assert run_request(smoke(), KEY)["data"] == {
         "sequences": "pack",
         "sequence_length": 128,
-        "validation_tokens": 32768,
+        "validation_tokens": 16384,
         "epochs": 2,
     }
 
@@ -143,7 +143,7 @@ def test_selected_values_complete_the_fixed_ones_and_change_the_hash() -> None:
 
 
 def test_trials_use_their_own_seed_and_half_and_length() -> None:
-    config = smoke()
+    config = smoke(tuning={"steps_fraction": 0.5})
     request = trial_request(config, TuningKey("200k", "bf16-bf16", "adamw"), 2)
     spec = resolve(request, manifest=MANIFEST, selected={}, data="d", auto=Auto(compile=True)).spec
     assert spec.seed == 1000
@@ -161,7 +161,7 @@ def test_auto_compile_is_resolved_when_the_run_is_written() -> None:
 
 
 def test_a_budget_beyond_the_data_is_refused_with_the_numbers() -> None:
-    with pytest.raises(ConfigError, match=r"needs 5,120 .* has 100 and .* allows 200; .*  epochs: 52"):
+    with pytest.raises(ConfigError, match=r"needs 960 .* has 100 and .* allows 200; .*  epochs: 10"):
         spec_of(smoke(), manifest={**MANIFEST, "train_sequences": 100})
 
 

@@ -283,3 +283,18 @@ def test_evaluate_needs_a_finished_run(tmp_path, data, capsys):
     folder = make_run(tmp_path / "run", data, steps=3)
     assert command("evaluate", "--run-dir", folder) == 2
     assert "train it first" in capsys.readouterr().err
+
+
+def test_a_run_that_fails_does_not_keep_the_others_of_its_job_from_training(tmp_path, capsys):
+    data = make_data(tmp_path)
+    failing = make_run(tmp_path / "failing", data, steps=2)
+    (failing / "run.yaml").write_text("hash: 1\n")
+    others = [make_run(tmp_path / name, data, steps=2) for name in ("one", "two")]
+    before = torch.are_deterministic_algorithms_enabled()
+    try:
+        code = main(["train", "--run-dir", str(others[0]), str(failing), str(others[1])])
+    finally:
+        torch.use_deterministic_algorithms(before)
+    assert code == 2
+    assert "failing" in capsys.readouterr().err
+    assert all((other / "summary.json").is_file() for other in others)

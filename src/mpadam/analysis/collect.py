@@ -28,7 +28,7 @@ from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey, TuningKey, run_keys, selection_key, tuning_keys
 from mpadam.study.load import ConfigError
 from mpadam.study.paths import StudyPaths
-from mpadam.study.spec import Auto, resolve, run_request
+from mpadam.study.spec import recorded_auto, resolve, run_request
 from mpadam.training.folder import RunFolder, altered, read_json, sha256
 
 STATUSES = ("completed", "diverged", "missing", "refused")
@@ -204,17 +204,12 @@ def _check_current(
     if tuning.status in ("missing", "refused"):
         raise RefusedError(f"summary.json: the rates it was given are unknown: {tuning.problem}")
     recorded = (summary.get("spec") or {}).get("training", {})
-    auto = Auto(
-        compile=recorded.get("compile", False),
-        fp8_backend=recorded.get("fp8_backend"),
-        bf16_products=recorded.get("bf16_products"),
-    )
     expected = resolve(
         run_request(config, key),
         manifest=manifest,
         selected=dict(tuning.selected),
         data="",
-        auto=auto,
+        auto=recorded_auto(recorded),
     )
     if summary["hash"] != expected.spec.hash:
         raise RefusedError(

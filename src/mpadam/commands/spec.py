@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mpadam.study.spec import Auto, RunFile
 
 HELP = "write run.yaml: every field that changes a run's numbers, and their hash"
 EXAMPLE = (
@@ -46,11 +49,21 @@ def run(args: argparse.Namespace) -> int:
 def _write(
     request: dict[str, Any], selected: dict[str, float], manifest: dict[str, Any], args: argparse.Namespace, out: Path
 ) -> None:
+    """Write a run's specification; what training has begun here keeps what "auto" meant when it began, where the rest
+    is the same: another processor or another seed is no reason to train a finished run again."""
     import os
 
-    from mpadam.study.spec import auto_here, resolve, write_run_file
+    from mpadam.study.spec import auto_here, recorded_auto, resolve, write_run_file
+    from mpadam.training.folder import RunFolder, recorded_identity
 
     data = os.path.relpath(args.manifest.parent, out.parent)
-    run_file = resolve(request, manifest=manifest, selected=selected, data=data, auto=auto_here(request))
+
+    def run_file_for(auto: Auto) -> RunFile:
+        return resolve(request, manifest=manifest, selected=selected, data=data, auto=auto)
+
+    recorded = recorded_identity(RunFolder(out.parent))
+    run_file = run_file_for(recorded_auto(recorded.training)) if recorded else None
+    if run_file is None or recorded is None or run_file.spec.hash != recorded.hash:
+        run_file = run_file_for(auto_here(request))
     write_run_file(out, run_file)
     print(f"{out}: {run_file.spec.hash}")

@@ -52,14 +52,26 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         with Stopper(args.stop_after_minutes) as stop, joined() as ranks:
-            for folder in args.run_dir:
-                code = _train(folder, args, stop, ranks)
-                if code != 0:
-                    return code
+            return _train_all(args, stop, ranks)
     except EndedAtOnceError as error:
         print(f"mpadam train: {error}", file=sys.stderr)
         return error.exit_code
-    return 0
+
+
+def _train_all(args: argparse.Namespace, stop: Stopper, ranks: Ranks) -> int:
+    """Train the folders one after another; returns the first exit code that is not 0.
+
+    A run that fails or is refused does not keep the others from training; one that has to stop does.
+    """
+    from mpadam.training.stopping import EXIT_STOPPED
+
+    first = 0
+    for folder in args.run_dir:
+        code = _train(folder, args, stop, ranks)
+        if code == EXIT_STOPPED:
+            return code
+        first = first or code
+    return first
 
 
 def _arguments(args: argparse.Namespace) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import util
@@ -191,9 +192,15 @@ def _request(config: StudyConfig, labels: Labels, *, half: Half, fraction: float
         "fraction": fraction,
         "data": config.data.model_dump(mode="json", include=_DATA),
         "training": _training(config, labels.optimizer),
+        **_numerics(),
         "evaluation": config.evaluation.model_dump(mode="json"),
         "wandb": config.wandb.model_dump(mode="json"),
     }
+
+
+def _numerics() -> dict[str, int]:
+    """The numerics version, so that raising it asks for every run again; the first is said by saying nothing."""
+    return {"numerics_version": NUMERICS_VERSION} if NUMERICS_VERSION > 1 else {}
 
 
 def _training(config: StudyConfig, entry: str) -> dict[str, Any]:
@@ -224,6 +231,15 @@ class Auto:
     compile: bool
     fp8_backend: str | None = None
     bf16_products: Bf16Products | None = None
+
+
+def recorded_auto(training: Mapping[str, Any]) -> Auto:
+    """What "auto" meant when the section `training` of a recorded specification was written."""
+    return Auto(
+        compile=training.get("compile", False),
+        fp8_backend=training.get("fp8_backend"),
+        bf16_products=training.get("bf16_products"),
+    )
 
 
 def auto_here(request: dict[str, Any]) -> Auto:

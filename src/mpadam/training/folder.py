@@ -114,6 +114,22 @@ def claim(folder: RunFolder, run: RunFile, *, replace: bool) -> None:
         write_json(folder.identity, {"hash": run.spec.hash, "spec": run.spec.model_dump(mode="json")})
 
 
+@dataclass(frozen=True)
+class Identity:
+    """Of the run whose files a folder holds: its hash, and the section `training` of its specification."""
+
+    hash: str
+    training: dict[str, Any]
+
+
+def recorded_identity(folder: RunFolder) -> Identity | None:
+    """The run that training began in a folder; None where it has begun none."""
+    recorded = read_json(folder.identity) or {}
+    found, spec = recorded.get("hash"), recorded.get("spec")
+    training = spec.get("training") if isinstance(spec, dict) else None
+    return Identity(found, training) if isinstance(found, str) and isinstance(training, dict) else None
+
+
 def discard(folder: RunFolder) -> None:
     """Delete everything that training made here, the identity last but for the log, which only grows."""
     for path in (

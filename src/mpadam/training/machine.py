@@ -52,7 +52,8 @@ def _check(spec: RunSpec) -> None:
     if spec.training.bf16_products == "native" and not native_bf16_products():
         raise ValueError(
             "training.bf16_products: run.yaml says native, but this processor has no instructions for products of bf16 "
-            "matrices; train it where it was started, or write run.yaml anew (mpadam spec), which then says float32"
+            "matrices; train it on the kind of processor that it was begun on, or write  bf16_products: float32  into "
+            "the section training of the configuration and start the workflow again, which makes it another run"
         )
     if spec.training.compile and (problem := compile_problem(spec.training.device)):
         raise ValueError(f"training.compile: run.yaml says true, but {problem}; or write  compile: false")

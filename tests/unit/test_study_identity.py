@@ -1,0 +1,81 @@
+"""A specification that is written again keeps the run that training began, unless its numbers could change."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mpadam.cli import main
+from mpadam.study import spec
+from mpadam.study.grid import RunKey
+from mpadam.study.load import load_study
+from mpadam.study.spec import canonical_json, read_run_file, run_request
+from mpadam.training.folder import RunFolder, claim
+
+ROOT = Path(__file__).parents[2]
+MANIFEST = {"fingerprint": "f", "tokenizer_fingerprint": "t", "vocab_size": 768, "train_sequences": 100_000}
+KEY = RunKey("200k", 1, "bf16-bf16", "adamw", 0)
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write run.yaml of a run of the smoke study, as the workflow's rule does; returns what is in it."""
+    config = load_study([ROOT / "config.yaml", ROOT / "studies/smoke.yaml"])
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/manifest.json").write_text(json.dumps(MANIFEST))
+    folder = tmp_path / "run"
+
+    def run(**changes):
+        request = run_request(config, KEY)
+        request["training"].update(changes)
+        request["values"] = {"lr": 4e-3}
+        paths = ["--manifest", str(tmp_path / "data/manifest.json"), "--out", str(folder / "run.yaml")]
+        (folder / "run.yaml").unlink(missing_ok=True)  # as Snakemake does before the job
+        assert main(["spec", "--request", canonical_json(request), *paths]) == 0
+        return read_run_file(folder / "run.yaml")
+
+    run.folder = RunFolder(folder)
+    return run
+
+
+@pytest.mark.parametrize("route", ["native", "float32", None])
+def test_another_processor_keeps_the_route_that_training_began_with(route, write, monkeypatch):
+    """None: a run from before the field."""
+    monkeypatch.setattr(spec, "remembered_native_bf16_products", lambda: route == "native")
+    begun = write()
+    if route is None:
+        training = begun.spec.training.model_copy(update={"bf16_products": None})
+        begun = begun.model_copy(update={"spec": begun.spec.model_copy(update={"training": training})})
+    claim(write.folder, begun, replace=False)
+    monkeypatch.setattr(spec, "remembered_native_bf16_products", lambda: route != "native")
+    again = write(plot_every=500)  # changes no number
+    assert again.spec.hash == begun.spec.hash
+    assert again.spec.training.bf16_products == route
+    assert again.plot_every == 500
+
+
+def test_what_changes_the_numbers_makes_another_run_with_what_auto_means_now(write, monkeypatch):
+    monkeypatch.setattr(spec, "remembered_native_bf16_products", lambda: True)
+    begun = write()
+    claim(write.folder, begun, replace=False)
+    monkeypatch.setattr(spec, "remembered_native_bf16_products", lambda: False)
+    again = write(clip_norm=0.5)
+    assert again.spec.hash != begun.spec.hash
+    assert again.spec.training.bf16_products == "float32"
+    assert write(bf16_products="float32").spec.hash != begun.spec.hash  # named by the configuration
+
+
+def test_nothing_is_kept_where_nothing_was_trained(write, monkeypatch):
+    monkeypatch.setattr(spec, "remembered_native_bf16_products", lambda: True)
+    write()
+    monkeypatch.setattr(spec, "remembered_native_bf16_products", lambda: False)
+    assert write().spec.training.bf16_products == "float32"
+
+
+def test_a_raised_numerics_version_asks_for_every_run_again(monkeypatch):
+    """The first version is not in the request, so that the runs of today are not asked for again."""
+    config = load_study([ROOT / "config.yaml", ROOT / "studies/smoke.yaml"])
+    before = canonical_json(run_request(config, KEY))
+    assert "numerics_version" not in before
+    monkeypatch.setattr(spec, "NUMERICS_VERSION", 2)
+    assert canonical_json(run_request(config, KEY)) != before
