@@ -31,6 +31,7 @@ from mpadam.optim.apollo import can_compress, projection_at
 from mpadam.optim.checkpoints import box, difference, layout, unbox
 from mpadam.optim.checks import check_gradient, check_sharding, check_values, is_trained
 from mpadam.optim.compiled import CompiledUpdate, can_compile, scalars
+from mpadam.optim.matching import check_names
 from mpadam.optim.options import (
     DTYPES,
     check_fixed,
@@ -373,6 +374,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """As in torch; what is kept for a sharded parameter (DTensor) is sharded as it is."""
         self._settle()
+        check_names(self.param_groups, "optimizer")
         saved = super().state_dict()
         params = dict(enumerate(p for p, _ in self._members()))
         state = {
