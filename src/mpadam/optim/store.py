@@ -265,8 +265,9 @@ class WeightStore:
         self._seen = self._look()
 
     def take_over(self, former: WeightStore) -> None:
-        """This store goes on with the state of `former`: what that one remembers of the weight still holds."""
-        self._seen = former._seen
+        """This store goes on with the state of `former`: what that one remembers of the weight still holds, unless
+        weight and state have got another shape together."""
+        self._seen = former._seen if former.shape == self.shape else None
 
     def follow_device(self) -> None:
         """Bring the state to where the parameter is now (after `model.to(device)`)."""
