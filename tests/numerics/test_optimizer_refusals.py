@@ -94,6 +94,29 @@ def test_a_gradient_on_the_meta_device_is_refused() -> None:
         optimizer.step()
 
 
+@pytest.mark.parametrize("first", ["meta", "cpu"])
+def test_a_state_is_not_moved_from_or_to_the_meta_device(first: str) -> None:
+    """As `to_empty` does with parameters that keep their identity: a NotImplementedError, or a state that is lost."""
+    p = nn.Parameter(torch.ones(4, 6, device=first))
+    optimizer = MPlusAdam([p])
+    other = nn.Parameter(torch.ones(4, 6, device="cpu" if first == "meta" else "meta"))
+    torch.utils.swap_tensors(p, other)
+    with pytest.raises(ValueError, match=rf"the state of a parameter of shape \(4, 6\) is on {first} and the"):
+        optimizer.reload_weights()
+    assert {v.device.type for v in optimizer.state[p].values() if isinstance(v, torch.Tensor)} == {first}
+
+
+def test_an_inference_tensor_is_refused() -> None:
+    p = nn.Parameter(torch.ones(4, 6))
+    optimizer = MPlusAdam([p])
+    with torch.inference_mode():
+        other = nn.Parameter(torch.ones(4, 6))
+    torch.utils.swap_tensors(p, other)
+    p.grad = torch.ones(4, 6)
+    with pytest.raises(ValueError, match=r"a parameter of shape \(4, 6\) is an inference tensor.*torch.no_grad"):
+        optimizer.step()
+
+
 def grown(optimizer: MPlusAdam, p: nn.Parameter) -> nn.Parameter:
     """Densification: rows are added to a parameter and to its state, which moves to it."""
     new = nn.Parameter(torch.cat((p.detach(), p.detach()[:3])))
