@@ -78,8 +78,9 @@ def test_a_step_without_any_gradient_is_named_once() -> None:
     optimizer = MPlusAdam(model.parameters())
     model.load_state_dict({k: v.clone() for k, v in model.state_dict().items()}, assign=True)
     model(torch.ones(2, 4)).sum().backward()
-    with pytest.warns(UserWarning, match=r"no parameter of the optimizer has a gradient.*assign=True"):
+    with pytest.warns(UserWarning, match=r"no parameter of the optimizer has a gradient.*assign=True") as named:
         optimizer.step()
+    assert named[0].filename == __file__
     with warnings.catch_warnings(action="error"):
         optimizer.step()
         some = MPlusAdam([*model.parameters(), nn.Parameter(torch.ones(2))])

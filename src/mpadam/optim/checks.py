@@ -53,7 +53,7 @@ def check_gradients(members: Iterable[Tensor], *, warn: bool) -> bool:
             "no parameter of the optimizer has a gradient, so the step changes nothing: call backward() first; if the "
             "model has got other parameters since the optimizer was built (load_state_dict(assign=True), fully_shard, "
             "to_empty), build the optimizer on the model as it is",
-            stacklevel=4,
+            stacklevel=6,
         )
     return bool(graded)
 
