@@ -29,13 +29,15 @@ from mpadam.numerics.base import Format
 from mpadam.optim.ambient import float32_arithmetic
 from mpadam.optim.apollo import can_compress, projection_at
 from mpadam.optim.checkpoints import box, difference, layout, unbox
-from mpadam.optim.checks import check_gradient, check_sharding, check_values, is_trained
+from mpadam.optim.checks import check_gradients, check_sharding, check_values, is_trained
 from mpadam.optim.compiled import CompiledUpdate, can_compile, scalars
+from mpadam.optim.matching import check_names
 from mpadam.optim.options import (
     DTYPES,
     check_fixed,
     check_keys,
     check_moving,
+    check_new,
     constants,
     fixed,
     name_of,
@@ -94,6 +96,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
     """
 
     rule: ClassVar[str]
+    _warned = False  # whether a step without a single gradient was named
 
     def __init__(self, params: Iterable[Any], options: dict[str, Any]) -> None:
         self._slots: dict[Tensor, _Slot] = {}
@@ -132,9 +135,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
 
     def _normalise(self, group: dict[str, Any]) -> None:
         """Check the options of a group; formats and dtypes become names, which any checkpoint can hold."""
-        group.pop("_base_lr", None)  # of another optimizer, whose groups these were
-        check_moving(group)
-        group["_base_lr"] = float(group["lr"])
+        check_new(group)
         if group["weight_format"] is not None:
             group["weight_format"] = self._register(group["weight_format"])
         resolve(group)
@@ -187,7 +188,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         """The slot of a parameter whose state came to it by `state[p] = ...`, perhaps from the one it replaces."""
         state = self.state[p]
         before = [q for q, slot in self._slots.items() if slot.store.state is state and q is not p]
-        former = former or (self._slots[before[0]] if before else None)
+        former = self._slots[before[0]] if before else former  # a state may come in place of its own
         plan = self._plan(p, group)
         wanted = self._zeros(p, plan, group, 0)
         WeightStore(plan.store, torch.zeros_like(local(p)), wanted).initialise()
@@ -307,14 +308,14 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
 
     def _step(self) -> None:
         members = self._members()
+        self._warned |= not check_gradients((p for p, _ in members), warn=not self._warned)
         if any(p.grad is not None and p not in self._slots for p, _ in members):
             self._settle()
         work = [(n, p, group, self._known(p, group)) for n, (p, group) in enumerate(members) if p.grad is not None]
         for group in self.param_groups:
             check_moving(group)
         shared = {id(group): _Shared(group) for group in self.param_groups}
-        for _, p, group, slot in work:
-            check_gradient(p)
+        for _, _, group, slot in work:
             if slot is not None:
                 shared[id(group)].check(slot)
                 slot.store.check_untouched()
@@ -373,6 +374,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """As in torch; what is kept for a sharded parameter (DTensor) is sharded as it is."""
         self._settle()
+        check_names(self.param_groups, "optimizer")
         saved = super().state_dict()
         params = dict(enumerate(p for p, _ in self._members()))
         state = {

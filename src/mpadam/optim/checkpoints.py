@@ -24,6 +24,7 @@ class _Box:
 
 def box(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
     """Load hook: match parameters, refuse a checkpoint that does not fit, and hide its tensors from torch's cast."""
+    _check_parts(state_dict)
     groups = in_order_of(optimizer.param_groups, state_dict["param_groups"])
     _check_options(optimizer, groups)
     state, boxed = state_dict["state"], dict(state_dict["state"])
@@ -62,6 +63,13 @@ def _text(entry: Any) -> str:
     return entry if isinstance(entry, str) else f"shape {entry[0]} and dtype {entry[1].removeprefix('torch.')}"
 
 
+def _check_parts(state_dict: Mapping[str, Any]) -> None:
+    lacks = [f"{key!r}" for key in ("state", "param_groups") if key not in state_dict]
+    lacks += [f"'params' in group {n}" for n, g in enumerate(state_dict.get("param_groups", ())) if "params" not in g]
+    if lacks:
+        raise ValueError(f"the checkpoint lacks {', '.join(lacks)}: give what optimizer.state_dict() returned")
+
+
 def _check_options(optimizer: torch.optim.Optimizer, saved_groups: list[dict[str, Any]]) -> None:
     for saved, group in zip(saved_groups, optimizer.param_groups, strict=False):
         for key in IDENTITY:
@@ -70,6 +78,15 @@ def _check_options(optimizer: torch.optim.Optimizer, saved_groups: list[dict[str
                     f"the checkpoint has {key} = {saved.get(key)!r} and the optimizer {group.get(key)!r}: "
                     "build the optimizer as the one that was saved"
                 )
+        own = (
+            optimizer.defaults.keys() | {"_base_lr"} | ({"role"} if group.get("second_moment") == "apollo_e" else set())
+        )
+        lacks = sorted(group.keys() & own - saved.keys() - {"differentiable"})  # torch's, which it adds when it loads
+        if lacks:
+            raise ValueError(
+                f"a parameter group of the checkpoint lacks {', '.join(lacks)}, and no default stands for what was "
+                "trained with: add it to the group in the checkpoint, with the value that it had"
+            )
 
 
 def _check_state(name: object, saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -33,10 +34,28 @@ def check_values(values: Mapping[Tensor, Tensor], known: Mapping[Tensor, Any]) -
             raise ValueError(f"reload_weights got {got!r} for a parameter of shape {tuple(p.shape)}: give that shape")
 
 
-def check_gradient(p: Tensor) -> None:
-    assert p.grad is not None
-    if p.grad.layout != torch.strided:
-        raise ValueError("a gradient is sparse: build the layer with sparse=False (nn.Embedding(..., sparse=False))")
+def check_gradients(members: Iterable[Tensor], *, warn: bool) -> bool:
+    """Whether there is a gradient; with `warn`, a warning if not. ValueError for one that is sparse or on meta."""
+    graded = [p for p in members if p.grad is not None]
+    for p in graded:
+        assert p.grad is not None
+        if p.grad.layout != torch.strided:
+            raise ValueError(
+                "a gradient is sparse: build the layer with sparse=False (nn.Embedding(..., sparse=False))"
+            )
+        if p.is_meta:
+            raise ValueError(
+                f"a parameter of shape {tuple(p.shape)} is on the meta device and has no values: give the model its "
+                "values (model.to_empty, then a checkpoint or an initialisation), then build the optimizer"
+            )
+    if warn and not graded:
+        warnings.warn(
+            "no parameter of the optimizer has a gradient, so the step changes nothing: call backward() first; if the "
+            "model has got other parameters since the optimizer was built (load_state_dict(assign=True), fully_shard, "
+            "to_empty), build the optimizer on the model as it is",
+            stacklevel=6,
+        )
+    return bool(graded)
 
 
 def check_sharding(p: Tensor, plan: Plan) -> None:

@@ -20,8 +20,11 @@ _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped
 def in_order_of(groups: Sequence[Group], saved: Sequence[Group]) -> list[dict[str, Any]]:
     """The saved groups, and the parameters in them, in the order of `groups`, under the names that `groups` have.
 
-    Raises ValueError, with the names, where those of the checkpoint are not the optimizer's.
+    Raises ValueError, with the names, where those of the checkpoint are not the optimizer's, and for a list of names
+    that does not fit its group.
     """
+    check_names(groups, "optimizer")
+    check_names(saved, "checkpoint")
     ours, theirs = _names(groups), _names(saved)
     if ours is not None and theirs is not None:
         ours, theirs = _comparable(ours, theirs)
@@ -34,6 +37,17 @@ def in_order_of(groups: Sequence[Group], saved: Sequence[Group]) -> list[dict[st
     return ordered
 
 
+def check_names(groups: Sequence[Group], owner: str) -> None:
+    """ValueError if a group has names, but not one for each parameter: whose state would be whose?"""
+    for n, group in enumerate(groups):
+        names, count = group.get("param_names"), len(group["params"])
+        if names is not None and len(names) != count:
+            raise ValueError(
+                f"param_names in group {n} of the {owner} holds {len(names)} names for {count} parameters: change it "
+                "together with params, or delete it"
+            )
+
+
 def _by_place(saved: Sequence[Group]) -> bool:
     """Whether the groups come from torch.distributed.checkpoint's helpers: these name a parameter by its place in the
     model, which an optimizer built on a part of it need not do, and have put all into the optimizer's order."""
@@ -41,9 +55,9 @@ def _by_place(saved: Sequence[Group]) -> bool:
 
 
 def _names(groups: Sequence[Group]) -> Names | None:
-    """The names of each group, or None where one has none."""
+    """The names of each group, or None where one with parameters has none."""
     found = [group["params"] if _by_place([group]) else group.get("param_names", []) for group in groups]
-    complete = all(len(names) == len(group["params"]) for names, group in zip(found, groups, strict=True))
+    complete = all(names or not group["params"] for names, group in zip(found, groups, strict=True))
     return [list(names) for names in found] if complete else None
 
 

@@ -49,6 +49,17 @@ def check_keys(group: Mapping[str, Any], defaults: Mapping[str, Any], *, title: 
             )
 
 
+def check_new(group: dict[str, Any]) -> None:
+    """`check_moving` of a group that an optimizer is built on, and its `_base_lr`: the rate that a scheduler began
+    with, where one has already moved `lr` (to zero, perhaps), else `lr`."""
+    group.pop("_base_lr", None)  # of another optimizer, whose group this was
+    started = _scale(group, "initial_lr")
+    if started > 0.0:
+        group["_base_lr"] = started
+    check_moving(group)
+    group.setdefault("_base_lr", float(group["lr"]))
+
+
 def check_moving(group: dict[str, Any]) -> None:
     """Check all numbers, words and switches of a group, and store each number as what it was checked as.
 
@@ -141,8 +152,16 @@ def _not_below_zero(group: Mapping[str, Any], key: str, usual: float | None) -> 
     if not isinstance(value, float) or not value < 0.0:
         return value
     dtype = group[key].dtype if isinstance(group[key], Tensor) else torch.float64
-    start = group.get("_base_lr", 0.0) if key == "lr" else usual
-    return 0.0 if -value <= 64 * torch.finfo(dtype).eps * (start or 0.0) else value
+    start = max(_scale(group, k) for k in ("_base_lr", "initial_lr", "max_lr")) if key == "lr" else usual or 0.0
+    if key in ("lr", "lr_mult") and dtype == torch.float64 and "_base_lr" in group:
+        start = max(start, 1.0)  # whatever it was set to since the optimizer was built
+    return 0.0 if -value <= 64 * torch.finfo(dtype).eps * start else value
+
+
+def _scale(group: Mapping[str, Any], key: str) -> float:
+    """The size of a number that a scheduler keeps in a group; 0.0 if there is none."""
+    value = _number(key, group.get(key, 0.0))
+    return abs(float(value)) if isinstance(value, (int, float)) else 0.0
 
 
 def _number(key: str, value: Any) -> Any:

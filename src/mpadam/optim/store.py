@@ -160,6 +160,11 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 def _place(param: Tensor) -> tuple[int, int]:
     """Changes with every in-place write that autograd sees, and when the parameter gets another storage."""
+    if param.is_inference():
+        raise ValueError(
+            f"a parameter of shape {tuple(param.shape)} is an inference tensor, which cannot be trained: it was "
+            "made or moved under torch.inference_mode(); use torch.no_grad() there"
+        )
     return param._version, param.data_ptr()
 
 
@@ -265,14 +270,20 @@ class WeightStore:
         self._seen = self._look()
 
     def take_over(self, former: WeightStore) -> None:
-        """This store goes on with the state of `former`: what that one remembers of the weight still holds."""
-        self._seen = former._seen
+        """This store goes on with the state of `former`: what that one remembers of the weight still holds, unless
+        weight and state have got another shape together."""
+        self._seen = former._seen if former.shape == self.shape else None
 
     def follow_device(self) -> None:
         """Bring the state to where the parameter is now (after `model.to(device)`)."""
         device = self.param.device
         for name, value in self.state.items():
             if isinstance(value, Tensor) and value.device != device:
+                if "meta" in (value.device.type, device.type):
+                    raise ValueError(
+                        f"the state of a parameter of shape {tuple(self.shape)} is on {value.device} and the parameter "
+                        f"on {device}: nothing can be moved from or to meta; build the optimizer on the model as it is"
+                    )
                 self.state[name] = value.to(device)
         if isinstance(self.position, Tensor) and self.position.device != device:
             self.position = self.position.to(device)
