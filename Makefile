@@ -14,8 +14,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYTHONNOUSERSITE := 1
 export PIP_NO_INPUT := 1
-# Of the shell's: packages found elsewhere would count as installed, and pip would install elsewhere.
-unexport PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX PIP_ROOT PIP_USER
+# Of the shell's: packages found elsewhere would count as installed, and pip would install elsewhere or
+# nothing.
+unexport PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX PIP_ROOT PIP_USER PIP_PYTHON PIP_DRY_RUN
 
 # An environment names its folder and its Python in scripts and in the editable install. If it was made in another folder
 # (cp, mv), if its Python is gone or has changed, or if PYTHON=... asks for another version, it is made again.

@@ -30,6 +30,8 @@ INTERRUPTED = "Terminating processes on user request"
 SHOWN = (NOTHING_TO_BE_DONE_MSG, INTERRUPTED, "Will exit after finishing")
 #: What it says at the end when jobs have failed; the last words here say which.
 LEFT_OUT = ("Exiting because a job execution failed", "WorkflowError:\nAt least one job did not complete")
+#: What it says at each start with --configfile or --config, and nobody has to know.
+NOISE = "Config file "
 #: Why a job failed, without its command, which may be pages long and is in Snakemake's log.
 REASON = re.compile(r"RuleException:\nCalledProcessError in .*\nCommand '.*' ((?:returned|died with) .*)\.", re.DOTALL)
 
@@ -105,7 +107,7 @@ class LogHandler(LogHandlerBase):
             self.shown.add(text)
             self.interrupted = self.interrupted or text.startswith(INTERRUPTED)
             self.screen.say(text)
-        elif self.early is not None:
+        elif self.early is not None and not text.startswith(NOISE):
             self.early.append(text)
 
     def _start(self, number: int, job: Job, now: float) -> None:
@@ -127,7 +129,7 @@ class LogHandler(LogHandlerBase):
             self.release()
 
     def _last_words(self) -> Iterator[str]:
-        yield from self.early or []
+        yield from (not self.errors and self.early) or []
         done, total = self.progress.done, self.progress.total
         counted = f"{done} of {total} jobs done"
         unfinished = {} if self.interrupted else {number: job for number, (job, _) in self.progress.running.items()}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import signal
+import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,12 @@ import hub_server as fault
 import pytest
 from hub_server import COMMIT, HubServer
 from huggingface_hub import constants
+from huggingface_hub.utils import close_session
 
 from mpadam.data import hub as client
-from mpadam.data.hub import HubFile, Patience, UnreachableError, fetch
+from mpadam.data.download import download_tokenizer
+from mpadam.data.hub import HubFile, NotOnHubError, Patience, UnreachableError, fetch
+from mpadam.study.text import DataConfig, TokenizerConfig
 
 CONTENT = random.Random(0).randbytes(50_000)
 NAME = "en/c4-train.00000-of-01024.json.gz"
@@ -233,10 +238,11 @@ def test_a_gz_file_is_not_unpacked_on_the_way(hub: HubServer, fetching: Fetching
 @pytest.mark.parametrize(
     ("answer", "error", "message"),
     [
-        (fault.status(404, {"X-Error-Code": "EntryNotFound"}), FileNotFoundError, "answers 404: no such file"),
-        (fault.status(404, {"X-Error-Code": "RevisionNotFound"}), FileNotFoundError, "correct repo and revision"),
+        (fault.status(404, {"X-Error-Code": "EntryNotFound"}), NotOnHubError, "answers 404: no such file"),
+        (fault.status(404, {"X-Error-Code": "RevisionNotFound"}), NotOnHubError, "correct repo and revision"),
         (fault.status(401), ValueError, "answers 401; correct the name, or accept its terms"),
         (fault.status(403, {"X-Error-Code": "GatedRepo"}), ValueError, "log in with  hf auth login"),
+        (fault.status(407), ValueError, "answers 407; .* HTTP_PROXY=http://USER:PASSWORD@HOST:PORT"),
         (fault.status(410), ValueError, "answers 410; set HF_ENDPOINT to a server that has it"),
         (fault.web_page, ValueError, "names no commit, checksum or size"),
         (fault.status(200, {"X-Repo-Commit": COMMIT, "ETag": '"abc"'}), ValueError, "'abc', which is no SHA-256"),
@@ -252,6 +258,110 @@ def test_what_waiting_cannot_mend_ends_at_once(
     assert "\n" not in str(caught.value)
     assert len(hub.asked) == 1
     assert fetching.left == []
+
+
+PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY")
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Variables set here are read by a client of the test's own."""
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", *PROXIES, *map(str.lower, PROXIES)):
+        monkeypatch.delenv(name, raising=False)
+    close_session()
+    yield monkeypatch
+    close_session()
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    """A proxy that opens no connection; `status` is why."""
+
+    status = 407
+
+    def do_CONNECT(self) -> None:
+        self.send_response(self.status)
+        self.end_headers()
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def listening(request: pytest.FixtureRequest) -> Iterator[ThreadingHTTPServer]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Refusing,), {"status": request.param})) as server:
+        if request.param is None:  # a server with a certificate of its own
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(Path(__file__).with_name("self_signed.pem"))
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+            server.handle_error = lambda *_: None  # type: ignore[method-assign]
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def over_https(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", f"https://{address}")
+    template = f"https://{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+
+
+@pytest.mark.parametrize("listening", [None], indirect=True)
+def test_a_certificate_that_is_not_trusted_is_not_waited_for(
+    listening: ThreadingHTTPServer, fetching: Fetching, network: pytest.MonkeyPatch
+) -> None:
+    over_https(network, f"127.0.0.1:{listening.server_port}")
+    with pytest.raises(ValueError, match=r"not trusted \(self.signed certificate\); set SSL_CERT_FILE"):
+        fetching()
+    assert fetching.waits == []
+
+
+@pytest.mark.parametrize(
+    ("listening", "remedy"),
+    [(407, "HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT"), (403, "set HF_ENDPOINT")],
+    indirect=["listening"],
+)
+def test_a_proxy_that_refuses_is_not_waited_for(
+    listening: ThreadingHTTPServer, remedy: str, fetching: Fetching, network: pytest.MonkeyPatch
+) -> None:
+    over_https(network, "hub.invalid")
+    network.setenv("HTTPS_PROXY", f"http://127.0.0.1:{listening.server_port}")
+    with pytest.raises(ValueError, match=f"https://hub.invalid answers 40[37]; .*{remedy}"):
+        fetching()
+    assert fetching.waits == []
+
+
+@pytest.mark.parametrize("listening", [503], indirect=True)
+def test_a_proxy_that_is_busy_is_waited_for(
+    listening: ThreadingHTTPServer, fetching: Fetching, network: pytest.MonkeyPatch
+) -> None:
+    over_https(network, "hub.invalid")
+    network.setenv("HTTPS_PROXY", f"http://127.0.0.1:{listening.server_port}")
+    with pytest.raises(UnreachableError, match="503"):
+        fetching()
+    assert fetching.waits == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("SSL_CERT_FILE=/nonexistent.pem", r"SSL_CERT_FILE=/nonexistent\.pem: .*No such file"),
+        ("SSL_CERT_FILE=/dev/null", "SSL_CERT_FILE=/dev/null: .*no certificate"),
+        ("ALL_PROXY=socks5h://127.0.0.1:1080", r"pip install socksio .*unset"),
+        ("HTTP_PROXY=ftp://proxy.example", "a proxy in ALL_PROXY.* is no address of one"),
+    ],
+)
+def test_what_the_environment_says_wrong_is_named(
+    setting: str, message: str, hub: HubServer, network: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is no answer of the hub: a tokenizer that cannot be asked for is not one that the hub lacks."""
+    network.setenv(*setting.split("="))
+    network.setitem(sys.modules, "socksio", None)
+    data = DataConfig(source="builtin", downloads=str(tmp_path))
+    tokenizer = TokenizerConfig(source="hub", repo=SMALL.repo, revision=COMMIT)
+    with pytest.raises(ValueError, match=message) as caught:
+        download_tokenizer(data, tokenizer, log=print)
+    assert "\n" not in str(caught.value)
+    assert hub.asked == []
 
 
 def test_offline_mode_is_named(hub: HubServer, fetching: Fetching, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,6 +446,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from mpadam.data import hub
+from mpadam.data.download import download_tokenizer
 from mpadam.data.hub import HubFile, fetch
 
 class Deadly:

@@ -222,6 +222,19 @@ def test_nothing_to_do_and_commands_that_run_nothing(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == "Unlocked working directory.\n"
 
 
+def test_a_start_that_ends_in_an_error_says_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    """A wrong configuration is said by the Snakefile, in one line, and is no error of Snakemake's."""
+    snakemake = Snakemake()
+    for name in ("config.yaml", "profiles/slurm/cluster.yaml"):
+        snakemake.say(f"Config file {name} is extended by additional config specified via the command line.")
+    snakemake.ends()
+    assert not capsys.readouterr().err
+    snakemake = Snakemake()
+    snakemake.say("Assuming unrestricted shared filesystem usage.")
+    snakemake.ends("no such rule")
+    assert capsys.readouterr().err == "no such rule\n"
+
+
 def test_an_error_before_any_job_is_shown_with_the_log_of_snakemake(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

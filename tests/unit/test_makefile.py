@@ -18,7 +18,8 @@ case "$*" in
   *"-m venv"*)
     mkdir -p "$3/bin" && cp "$0" "$3/bin/python"
     echo "command = $0 -m venv $PWD/$3" >"$3/pyvenv.cfg" && echo venv >>"$PWD/calls" ;;
-  *"-m pip"*) test ! -e "$PWD/killed" && test -z "$PYTHONPATH$PIP_TARGET" && echo pip >>"$PWD/calls" ;;
+  *"-m pip"*)
+    test ! -e "$PWD/killed" && test -z "$PYTHONPATH$PIP_TARGET$PIP_PYTHON$PIP_DRY_RUN" && echo pip >>"$PWD/calls" ;;
   *"import pip"*) test ! -e "$PWD/no-pip" ;;
   *_base_executable*) echo "{path}" ;;
   *"version_info[:2]"*) echo "{version}" ;;
@@ -112,3 +113,8 @@ def test_an_interrupted_set_up_goes_on_where_it_can(checkout: Path) -> None:
 
 def test_n25_packages_of_the_shell_do_not_count_and_pip_installs_here(checkout: Path) -> None:
     assert make(checkout, "env", PYTHONPATH="/elsewhere", PIP_TARGET="/elsewhere") == NEW
+
+
+@pytest.mark.parametrize(("variable", "value"), [("PIP_PYTHON", "/elsewhere/python"), ("PIP_DRY_RUN", "1")])
+def test_pip_installs_into_the_environment_whatever_the_shell_says(checkout: Path, variable: str, value: str) -> None:
+    assert make(checkout, "env", **{variable: value}) == NEW

@@ -48,12 +48,13 @@ def test_n18_a_key_that_is_given_twice_is_refused_with_both_lines(tmp_path, text
 def test_n18_words_of_the_command_line_too() -> None:
     with pytest.raises(ConfigError, match="--config training: key 'threads' is given twice, on line 1; keep one"):
         read_words(["training={threads: 1, threads: 2}"])
+    with pytest.raises(ConfigError, match="--config: key 'study' is given twice; keep one"):
+        read_words(["study=abc", "seeds=[0]", "study=def"])
 
 
 def test_words_of_the_command_line_mean_what_they_mean_in_a_file(tmp_path) -> None:
     words = [
-        "training={compile: false, clip_norm: null}",
-        "training={threads: 2}",
+        "training={compile: false, clip_norm: null, threads: 2}",
         "seeds=[0, 1]",
         "study=a=b",
         "wandb=",
@@ -103,6 +104,7 @@ def test_n19_an_anchor_holds_within_its_file(tmp_path) -> None:
         ("a: 2024-13-45\n", "not YAML: month must be"),
         ("a: 010\n", "line 1: YAML reads 010 as 8; write 8, or quote"),
         ("a: 1\n1:30: 2\n", "line 2: YAML reads 1:30 as 90; write 90, or quote"),
+        ("a: 1:30.5\n", "line 1: YAML reads 1:30.5 as 90.5; write 90.5, or quote"),
         ("a: {<<: 3}\n", "line 1: << merges mappings"),
         ("a: {<<: [{b: 1}, [c]]}\n", "line 1: << merges mappings"),
     ],

@@ -43,6 +43,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
     profile = toy.folder / "profiles/twice/config.yaml"
     profile.parent.mkdir()
     profile.write_text("configfile: twice.yaml\ncores: 1\n")
+    (profile.parent / "own.yaml").write_text("configfile: toy.yaml\ncores: 1\nconfigfile: names.yaml\n")
     return toy
 
 
@@ -69,12 +70,13 @@ def test_n16_n19_n21_what_validation_accepts_is_planned(toy: Toy, monkeypatch: p
     [
         (["--profile", "profiles/local", "--configfile", "twice.yaml"], "twice.yaml: key 'seeds'"),
         (["--profile", "profiles/twice"], "twice.yaml: key 'seeds'"),
+        (["--profile", "profiles/twice/own.yaml"], "profiles/twice/own.yaml: key 'configfile'"),
         (
             ["--profile", "profiles/local", "--configfile", "toy.yaml", "--config", "tuning={trials: 1, trials: 2}"],
             "--config tuning: key 'trials'",
         ),
     ],
-    ids=["overlay", "profile", "words"],
+    ids=["overlay", "file of a profile", "profile", "words"],
 )
 def test_n18_a_key_that_is_given_twice_ends_the_workflow(toy: Toy, arguments: list[str], source: str) -> None:
     line = refused(toy, *arguments)
@@ -110,8 +112,56 @@ def test_n38_however_the_profile_is_named(command: str, monkeypatch: pytest.Monk
 def test_n38_a_profile_in_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("SNAKEMAKE_PROFILE", "profiles/smoke")
-    with pytest.raises(ConfigError, match="the study of --profile profiles/smoke"):
+    with pytest.raises(ConfigError, match=r"the study that profiles/smoke/config\.yaml names"):
         check_configfiles(["--configfile", "my.yaml"], [Path("my.yaml").absolute()])
+
+
+@pytest.mark.parametrize(
+    ("command", "joined"),
+    [
+        ("--configfile a.yaml --configfile b.yaml", "--configfile a.yaml b.yaml"),
+        ("--configfile=a.yaml -n --configfiles b.yaml c.yaml", "--configfile a.yaml b.yaml c.yaml"),
+        ("--profile profiles/local --configfile a.yaml --configfiles b.yaml -- all", "--configfile a.yaml b.yaml"),
+        ("--config a=1 --config b=2", "--config a=1 b=2"),
+        ("--config=a=1 -C b=2 c=3 --config d=4", "--config a=1 b=2 c=3 d=4"),
+    ],
+)
+def test_an_option_of_which_snakemake_keeps_the_last_is_given_once(
+    command: str, joined: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(ConfigError, match=f"times, of which Snakemake keeps the last; write  {joined}$"):
+        check_configfiles(command.split(), [])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "--profile profiles/my",
+        "--profile my -n",
+        "--profile profiles/my --profile profiles/other",
+        "--workflow-profile my",
+        "--cores 1",
+    ],
+)
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("configfile: a.yaml\ncores: 1\nconfigfile: b.yaml\n", "key 'configfile' is given twice, on lines 1 and 3"),
+        ("cores: 1\ncores: 2\n", "key 'cores' is given twice, on lines 1 and 2"),
+        ("configfile: a.yaml\n--configfiles: [b.yaml]\n", "configfile and --configfiles are one key"),
+    ],
+)
+def test_a_key_of_a_profile_is_given_once(
+    command: str, text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = "profiles/my" if "my" in command else "profiles/default"
+    for profile, content in (("profiles/other", "cores: 1\n"), (name, text)):
+        Path(profile).mkdir(parents=True)
+        Path(profile, "config.yaml").write_text(content)
+    with pytest.raises(ConfigError, match=f"^{name}/config.yaml: {message}"):
+        check_configfiles(command.split(), [])
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,9 @@ class Toy:
         return self.folder / "results" / "toy"
 
     def snakemake(self, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """Run the toy study."""
-        study = ("--profile", "profiles/local", "--configfile", "toy.yaml", "--cores", "2")
-        return self.command(*study, *arguments, cwd=cwd)
+        """Run the toy study, or what `arguments` name after --configfile."""
+        study = () if "--configfile" in arguments else ("--configfile", "toy.yaml")
+        return self.command("--profile", "profiles/local", *study, "--cores", "2", *arguments, cwd=cwd)
 
     def command(self, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         """Run the workflow as a user would, one thread a process, with an empty home."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from mpadam.atomic import write_json
 from mpadam.data import c4_hub, tokenizer_hub
-from mpadam.data.hub import PATIENT, HubFile, Log, Patience, endpoint, fetch
+from mpadam.data.hub import PATIENT, HubFile, Log, NotOnHubError, Patience, endpoint, fetch
 from mpadam.data.sources import text_shards
 from mpadam.data.tokenizer import FILES
 from mpadam.presence import is_there
@@ -91,7 +91,7 @@ def _fetch_optional(
         return before.get(name)
     try:
         content = fetch(file, path, log=log, patience=patience)
-    except FileNotFoundError:
+    except NotOnHubError:
         log(f"{name}: {tokenizer.repo} has none")
         return None
     return {key: content[key] for key in ("bytes", "sha256")}

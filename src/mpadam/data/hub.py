@@ -6,8 +6,8 @@ beside the target, which a later call continues, even after a kill. Size and che
 of large files, git's SHA-1 of small ones); only a file that has both gets the target's name.
 
 Answers that may change (408, 425, 429, all from 500 to 599, a stall, a reset) are waited for, as long as the server
-asks, else twice as long each time. Those that will not (no such file, no access) end the fetch with one line that says
-what to do.
+asks, else twice as long each time. Those that will not (no such file, no access, a certificate that is not trusted, a
+proxy that wants a password) end the fetch with one line that says what to do.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,6 +43,10 @@ DAMAGED_AT_MOST = 3  # whole files with a wrong checksum, before it is the serve
 
 class UnreachableError(ConnectionError):
     """The hub did not give the file for now; what came is kept, and a later call goes on from there."""
+
+
+class NotOnHubError(FileNotFoundError):
+    """The hub answers that it has no such file."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,7 @@ class _PassingError(Exception):
 def fetch(file: HubFile, target: Path, *, log: Log, patience: Patience = PATIENT) -> dict[str, Any]:
     """Bring `file` to `target`, unless it is there; returns its receipt: repo, revision, file, bytes, sha256.
 
-    Raises FileNotFoundError where the hub has no such file, ValueError where waiting cannot help either,
+    Raises NotOnHubError where the hub has no such file, ValueError where waiting cannot help either,
     UnreachableError where it did not.
     """
     known = _patiently(file, patience, log, lambda: _ask(file, patience.stall), lambda: 0)
@@ -156,6 +162,7 @@ def _seconds(asked: float | None, fruitless: int, patience: Patience) -> float:
 def _ask(file: HubFile, stall: float) -> Known:
     """Size and checksum of a file, from the headers of its address."""
     url = _url(file)
+    _session()
     try:
         metadata = get_hf_file_metadata(url, timeout=stall, library_name="mpadam")
     except OfflineModeIsEnabled:
@@ -165,7 +172,7 @@ def _ask(file: HubFile, stall: float) -> Known:
     except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
         raise ValueError(f"HF_ENDPOINT is no web address ({error}); write e.g.  https://huggingface.co") from None
     except httpx2.HTTPError as error:
-        raise _PassingError(_words(error)) from None
+        raise _failed(file, error) from None
     if metadata.commit_hash is None or metadata.etag is None or metadata.size is None:
         raise ValueError(
             f"{file.name}: {endpoint()} names no commit, checksum or size for it, as the hub does; set HF_ENDPOINT to "
@@ -186,14 +193,63 @@ def _url(file: HubFile) -> str:
 def _judged(file: HubFile, response: httpx2.Response) -> Exception:
     """The error that an answer is: to be tried again, or the user's."""
     status = response.status_code
+    if status == 407:
+        return _refused_by_proxy(file, status)
     if status in PASSING:
         return _PassingError(f"HTTP {status}", _asked(response))
     what = f"{file.name} of {file.repo} at {file.revision}: {endpoint()} answers {status}"
     if status in (401, 403):
         return ValueError(f"{what}; correct the name, or accept its terms on the hub and log in with  hf auth login")
     if status == 404:
-        return FileNotFoundError(f"{what}: no such file, repository or commit; correct repo and revision")
+        return NotOnHubError(f"{what}: no such file, repository or commit; correct repo and revision")
     return ValueError(f"{what}; set HF_ENDPOINT to a server that has it, or unset it")
+
+
+def _failed(file: HubFile, error: httpx2.HTTPError) -> Exception:
+    """The error that no answer is: to be tried again, or the user's."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return ValueError(
+                f"{file.name}: a certificate on the way to {endpoint()} is not trusted ({cause.verify_message}); set "
+                "SSL_CERT_FILE to a PEM file that holds the root certificate, e.g. your company's"
+            )
+        cause = cause.__cause__ or cause.__context__
+    answer = re.match(r"[0-9]{3}\b", str(error)) if isinstance(error, httpx2.ProxyError) else None
+    if answer and int(answer[0]) not in PASSING:
+        return _refused_by_proxy(file, int(answer[0]))
+    return _PassingError(_words(error))
+
+
+def _refused_by_proxy(file: HubFile, status: int) -> ValueError:
+    what = f"{file.name}: the proxy on the way to {endpoint()} answers {status}"
+    if status == 407:
+        variable = "HTTPS_PROXY" if endpoint().startswith("https:") else "HTTP_PROXY"
+        return ValueError(
+            f"{what}; give it a user and a password that it knows:  {variable}=http://USER:PASSWORD@HOST:PORT"
+        )
+    return ValueError(f"{what}; set HF_ENDPOINT to a mirror that it lets through, or HTTPS_PROXY to another proxy")
+
+
+def _session() -> httpx2.Client:
+    """The client of huggingface_hub. When it is made, it reads the certificates and proxies that the environment names.
+
+    Raises ValueError where it cannot.
+    """
+    try:
+        return get_session()
+    except ImportError:
+        raise ValueError(
+            "a proxy in the environment (ALL_PROXY, HTTPS_PROXY, HTTP_PROXY) is a SOCKS proxy, which needs a package:  "
+            "pip install socksio  ; or unset the variable"
+        ) from None
+    except OSError as error:
+        named = os.environ.get("SSL_CERT_FILE", "")
+        raise ValueError(
+            f"SSL_CERT_FILE={named}: certificates cannot be read ({error}); set it to a PEM file, or unset it"
+        ) from None
+    except (ValueError, httpx2.InvalidURL) as error:
+        raise ValueError(f"a proxy in ALL_PROXY, HTTPS_PROXY, HTTP_PROXY is no address of one: {error}") from None
 
 
 def _asked(response: httpx2.Response) -> float | None:
@@ -242,11 +298,11 @@ class _Transfer:
             headers["Range"] = f"bytes={start}-"
         url, stall = _url(self._file), self._stall
         try:
-            with get_session().stream("GET", url, headers=headers, timeout=stall, follow_redirects=True) as response:
+            with _session().stream("GET", url, headers=headers, timeout=stall, follow_redirects=True) as response:
                 self._check(response, start)
                 self._write(response.iter_raw(CHUNK))
         except httpx2.HTTPError as error:
-            raise _PassingError(_words(error)) from None
+            raise _failed(self._file, error) from None
         if self._out.tell() < self._known.bytes:
             raise _PassingError(f"the answer ends at byte {self._out.tell():,} of {self._known.bytes:,}")
 

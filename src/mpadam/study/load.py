@@ -81,14 +81,25 @@ def _decimal(loader: _Loader, node: yaml.ScalarNode) -> int:
     """A whole number. YAML 1.1 reads 010 as 8 and 1:30 as 90, which nobody means by them."""
     number: int = loader.construct_yaml_int(node)
     if ":" in node.value or re.match("[-+]?0[0-9_]", node.value):
-        line = node.start_mark.line + 1
-        raise ConfigError(
-            f"line {line}: YAML reads {node.value} as {number}; write {number}, or quote what is no number"
-        )
+        raise _misread(node, number)
     return number
 
 
+def _decimal_fraction(loader: _Loader, node: yaml.ScalarNode) -> float:
+    """A number with a fraction. YAML 1.1 reads 1:30.5 as 90.5."""
+    number: float = loader.construct_yaml_float(node)
+    if ":" in node.value:
+        raise _misread(node, number)
+    return number
+
+
+def _misread(node: yaml.ScalarNode, number: float) -> ConfigError:
+    line = node.start_mark.line + 1
+    return ConfigError(f"line {line}: YAML reads {node.value} as {number}; write {number}, or quote what is no number")
+
+
 _Loader.add_constructor("tag:yaml.org,2002:int", _decimal)
+_Loader.add_constructor("tag:yaml.org,2002:float", _decimal_fraction)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -126,11 +137,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def read_words(words: Iterable[str]) -> dict[str, Any]:
-    """The mapping that `--config key=value ...` of Snakemake's command line gives, each over the ones before."""
+    """The mapping that `--config key=value ...` of Snakemake's command line gives.
+
+    Raises ConfigError for a key that is given twice.
+    """
     content: dict[str, Any] = {}
     for word in words:
         key, _, value = word.partition("=")
-        content = merge(content, {key: _parse(value, f"--config {key}")})
+        if key in content:
+            raise ConfigError(f"--config: key {key!r} is given twice; keep one, or write  {key}={{a: 1, b: 2}}")
+        content[key] = _parse(value, f"--config {key}")
     return content
 
 
