@@ -314,7 +314,7 @@ def test_n5_what_moves_compiles_once_and_counts() -> None:
 def test_n5_a_form_and_its_numbers_are_the_constants(which: str) -> None:
     """What a compiled graph takes as tensors is all that an option may move."""
     from mpadam.optim.options import constants
-    from mpadam.optim.rules import scalar_tensors
+    from mpadam.optim.rules import scalar_tensor
 
     optimizer = MPlusAdam([nn.Parameter(torch.ones(4, 6))], block_scale_exponent=0.5)
     forms = set()
@@ -322,7 +322,7 @@ def test_n5_a_form_and_its_numbers_are_the_constants(which: str) -> None:
         group = optimizer.param_groups[0] | MOVED[which](t)
         given = constants(group, compress=False)
         forms.add(given.form())
-        traced = given.form().with_numbers(scalar_tensors(given.numbers()))
+        traced = given.form().with_numbers(scalar_tensor(given.numbers()).unbind())
         for key in ("eps", "tau", "max_relative_step", "block_scale_exponent"):
             assert float(getattr(traced, key)) == pytest.approx(getattr(given, key), rel=1e-6)
         for mine, theirs in zip((*traced.decay1, *traced.decay2), (*given.decay1, *given.decay2), strict=True):
