@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 import ssl
 import subprocess
@@ -286,12 +287,25 @@ class _Refusing(BaseHTTPRequestHandler):
         pass
 
 
+def self_signed(folder: Path) -> Path:
+    """A new key and its certificate, which nobody has signed."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl, to make a certificate")
+    pem = folder / "self_signed.pem"
+    kind = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    named = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    both = ["-keyout", str(folder / "key"), "-out", str(folder / "certificate")]
+    subprocess.run(["openssl", "req", *kind, *named, *both], check=True, capture_output=True)
+    pem.write_text((folder / "key").read_text() + (folder / "certificate").read_text())
+    return pem
+
+
 @pytest.fixture
-def listening(request: pytest.FixtureRequest) -> Iterator[ThreadingHTTPServer]:
+def listening(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ThreadingHTTPServer]:
     with ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Refusing,), {"status": request.param})) as server:
         if request.param is None:  # a server with a certificate of its own
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(Path(__file__).with_name("self_signed.pem"))
+            context.load_cert_chain(self_signed(tmp_path))
             server.socket = context.wrap_socket(server.socket, server_side=True)
             server.handle_error = lambda *_: None  # type: ignore[method-assign]
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
