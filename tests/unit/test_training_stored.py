@@ -53,6 +53,16 @@ def progress(**changes):
     return lambda folder: edit(folder / "manifest.json", lambda manifest: manifest["progress"].update(changes))
 
 
+def unsigned(**changes):
+    """Progress that an older version has stored, which kept no checksum of it."""
+
+    def change(manifest):
+        manifest.pop("progress_sha256", None)
+        manifest["progress"].update(changes)
+
+    return lambda folder: edit(folder / "manifest.json", change)
+
+
 def manifest_without(*keys):
     def change(manifest):
         for key in keys[:-1]:
@@ -77,6 +87,13 @@ DAMAGED = {
     "no hash": manifest_without("hash"),
     "a step that is text": progress(step="5"),
     "entries that are text": progress(validation=["5"]),
+    **{f"step {step}": progress(step=step) for step in (0, 3, 1000000)},
+    "no metrics": progress(metrics_bytes=0),
+    "another loss": progress(last_loss=1.0),
+    "a step of another folder, no checksum": unsigned(step=3),
+    "fewer than no metrics, no checksum": unsigned(metrics_bytes=-5),
+    "nobody's, no checksum": unsigned(world_sizes=[0]),
+    "an empty validation, no checksum": unsigned(validation=[{}]),
     "a list": lambda folder: (folder / "manifest.json").write_text("[]"),
     "not JSON": lambda folder: (folder / "manifest.json").write_text("{"),
     "not UTF-8": lambda folder: (folder / "manifest.json").write_bytes(b"\xff"),
@@ -101,6 +118,13 @@ def test_n32_a_checkpoint_of_another_version_is_passed_over_in_one_line(stopped,
     log = (stopped / "train.log").read_text().splitlines()[before:]
     assert len([line for line in log if "step00000005 is broken or does not fit" in line]) == 1
     assert any("resumed from step 4 (step00000004)" in line for line in log)
+    assert_same_run(stopped, whole)
+
+
+def test_progress_without_a_checksum_as_older_versions_stored_it_is_read(stopped, whole):
+    unsigned()(stopped / "checkpoints" / "step00000005")
+    assert train(stopped) == 0
+    assert "resumed from step 5" in (stopped / "train.log").read_text()
     assert_same_run(stopped, whole)
 
 

@@ -262,6 +262,11 @@ def sha256(path: Path) -> str | None:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def sha256_of(content: object) -> str:
+    """SHA-256 of what JSON can hold, however it is laid out in a file."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file; None if the file is missing or no such object, which a torn disk can leave."""
     if not is_there(path):
