@@ -11,7 +11,7 @@ from training_runs import StopAfter, assert_same_run, make_data, make_run, metri
 from mpadam.cli import main
 from mpadam.data import TokenData
 from mpadam.training.checkpoint import Progress, newest, retain, save
-from mpadam.training.folder import sha256
+from mpadam.training.folder import RunFolder, altered, read_json, sha256
 
 STEPS = {"steps": 6, "evaluate_every": 3}
 
@@ -189,6 +189,49 @@ def test_n32_a_kept_result_that_is_not_whole_or_was_edited_is_not_believed(tmp_p
     (folder / "summary.json").unlink()
     assert train(folder) == 0
     assert summary_of(folder)["val_loss"] == good["val_loss"]
+
+
+EDITS = {
+    "seconds": lambda result: result.update(seconds=1.0),
+    "peak memory": lambda result: result.update(peak_memory_bytes=1),
+    "attempts": lambda result: result.update(attempts=2, world_sizes=[2]),
+    "hyperparameters": lambda result: result["hyperparameters"].update(lr=1.0),
+    "specification": lambda result: result["spec"]["optimizer"]["values"].update(lr=1.0),
+}
+
+
+@pytest.mark.parametrize("change", EDITS)
+def test_a_summary_that_was_edited_like_its_kept_result_is_noticed(tmp_path, whole, change):
+    folder = copied(whole, tmp_path)
+    assert altered(folder, read_json(folder.summary)) is None
+    for path in (folder.summary, folder.result):
+        edit(path, EDITS[change])
+    assert "its checksum" in altered(folder, read_json(folder.summary))
+    edit(folder.final_manifest, lambda manifest: manifest.pop("result_sha256"))  # of an older version
+    assert altered(folder, read_json(folder.summary)) is None
+
+
+@pytest.mark.parametrize("validated", [False, True])
+def test_a_diverged_run_that_was_edited_into_a_completed_one_is_noticed(tmp_path, whole, validated):
+    """As an older version left it, which kept no checksum of the result."""
+    folder = copied(whole, tmp_path)
+    entries = [{"step": 3, "loss": 5.0, "perplexity": math.exp(5.0), "tokens": 9}] if validated else []
+    edit(folder.final_manifest, lambda manifest: manifest.pop("result_sha256"))
+    edit(folder.final_manifest, lambda manifest: manifest["progress"].update(step=4, validation=entries))
+    for path in (folder.summary, folder.result):
+        edit(path, lambda result: result.update(steps=4, validation=entries, status="diverged", val_loss=None))
+    assert altered(folder, read_json(folder.summary)) is None
+    values = {"val_loss": 5.0, "val_ppl": math.exp(5.0), "val_tokens": 9, "diverged": None, "status": "completed"}
+    for path in (folder.summary, folder.result):
+        edit(path, lambda result: result.update(values))
+    assert 'status is "completed"' in altered(folder, read_json(folder.summary))
+
+
+def copied(folder, to):
+    for name in ("summary.json", "checkpoints/result.json", "checkpoints/final/manifest.json"):
+        (to / name).parent.mkdir(parents=True, exist_ok=True)
+        (to / name).write_bytes((folder / name).read_bytes())
+    return RunFolder(to)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"earlier": 7}', '{"earlier": [1], "host": 2}'])

@@ -91,13 +91,13 @@ class Checkpoint:
         return state
 
 
-def save(root: Path, *, run_hash: str, progress: Progress, state: dict[str, Any], name: str | None = None) -> Path:
-    """Write a checkpoint and return its folder.
+def save(root: Path, *, run_hash: str, progress: Progress, state: dict[str, Any], result: str | None = None) -> Path:
+    """Write a checkpoint and return its folder, which is named after the step.
 
-    name: of the folder; default: after the step.
+    result: checksum of the result of the run, which has ended: the folder is the final one.
     Raises OSError, with what is left, if the disk is full or fails; what was there before stays as it was.
     """
-    final = root / (name or step_name(progress.step))
+    final = root / (step_name(progress.step) if result is None else FINAL)
     temporary = root / f".{final.name}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -111,6 +111,7 @@ def save(root: Path, *, run_hash: str, progress: Progress, state: dict[str, Any]
             "state_sha256": sha256(temporary / "state.pt"),
             "progress": asdict(progress),
             "progress_sha256": sha256_of(asdict(progress)),
+            **({} if result is None else {"result_sha256": result}),
         }
         write_json(temporary / "manifest.json", manifest)
         sync_folder(temporary)
