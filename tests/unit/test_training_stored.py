@@ -10,6 +10,7 @@ from training_runs import StopAfter, assert_same_run, make_data, make_run, metri
 
 from mpadam.cli import main
 from mpadam.data import TokenData
+from mpadam.study.spec import read_run_file, write_run_file
 from mpadam.training.checkpoint import Progress, newest, retain, save
 from mpadam.training.folder import RunFolder, altered, read_json, sha256
 
@@ -58,6 +59,8 @@ def unsigned(**changes):
 
     def change(manifest):
         manifest.pop("progress_sha256", None)
+        for key in ("metrics_sha256", "probes_sha256"):
+            manifest["progress"].pop(key, None)
         manifest["progress"].update(changes)
 
     return lambda folder: edit(folder / "manifest.json", change)
@@ -119,6 +122,31 @@ def test_n32_a_checkpoint_of_another_version_is_passed_over_in_one_line(stopped,
     assert len([line for line in log if "step00000005 is broken or does not fit" in line]) == 1
     assert any("resumed from step 4 (step00000004)" in line for line in log)
     assert_same_run(stopped, whole)
+
+
+def test_metrics_that_were_edited_are_written_again_from_before_the_edit(stopped, whole):
+    """Valid lines, as long as before."""
+    lines = (stopped / "metrics.jsonl").read_text().splitlines(keepends=True)
+    lines[4] = lines[4].replace('"loss": 4', '"loss": 3')
+    assert "".join(lines) != (stopped / "metrics.jsonl").read_text()
+    (stopped / "metrics.jsonl").write_text("".join(lines))
+    assert train(stopped) == 0
+    assert "resumed from step 4" in (stopped / "train.log").read_text()
+    assert_same_run(stopped, whole)
+
+
+def test_probes_that_were_edited_are_written_again_from_before_the_edit(tmp_path, data):
+    folder = make_run(tmp_path / "run", data, checkpoint_every=4, **STEPS)
+    run = read_run_file(folder / "run.yaml")
+    write_run_file(folder / "run.yaml", run.model_copy(update={"probe_every": 1}))
+    assert train(folder, stop=StopAfter(5)) == 75
+    probes = (folder / "probes.jsonl").read_text()
+    edited = probes.replace('"step": 5,', '"step": 7,')
+    assert edited != probes
+    (folder / "probes.jsonl").write_text(edited)
+    assert train(folder) == 0
+    assert "resumed from step 4" in (folder / "train.log").read_text()
+    assert [json.loads(line)["step"] for line in (folder / "probes.jsonl").open()] == list(range(1, 7))
 
 
 def test_progress_without_a_checksum_as_older_versions_stored_it_is_read(stopped, whole):

@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 KEPT = 2
 FINAL = "final"
+OPTIONAL = {"metrics_sha256", "probes_sha256"}  # older versions have recorded none
 VALIDATION = {"step", "loss", "perplexity", "tokens"}
 
 
@@ -42,6 +43,7 @@ class Progress:
     seconds: training time over all attempts; device_seconds: times the number of ranks.
     timed_*: what the throughput is taken from. last_loss: of the latest update.
     validation: one entry an evaluation. metrics_bytes, probes_bytes: length of metrics.jsonl and of probes.jsonl.
+    metrics_sha256, probes_sha256: of so many bytes of them.
     world_sizes: numbers of ranks that have trained it, one after the other.
     """
 
@@ -56,7 +58,9 @@ class Progress:
     last_loss: float | None = None
     peak_memory_bytes: NonNegativeInt = 0
     metrics_bytes: NonNegativeInt = 0
+    metrics_sha256: str | None = None
     probes_bytes: NonNegativeInt = 0
+    probes_sha256: str | None = None
     attempts: NonNegativeInt = 0
     validation: list[dict[str, int | float]] = field(default_factory=list)
     world_sizes: list[PositiveInt] = field(default_factory=list)
@@ -208,12 +212,12 @@ def read(path: Path, *, run_hash: str) -> Checkpoint:
 
 
 def _progress(record: Any) -> Progress:
-    """A stored record, which has to have exactly the fields of this version."""
+    """A stored record, which has to have exactly the fields of this version, but for `OPTIONAL` ones."""
     known = {entry.name for entry in fields(Progress)}
     found = set(record) if isinstance(record, dict) else set()
-    if found != known:
-        differing = ", ".join(sorted(found ^ known))
-        raise OtherVersionError(f"its progress is recorded by another version: {differing} is in one of them only")
+    if differing := (found ^ known) - OPTIONAL:
+        names = ", ".join(sorted(differing))
+        raise OtherVersionError(f"its progress is recorded by another version: {names} is in one of them only")
     try:
         progress = _PROGRESS.validate_json(json.dumps(record), strict=True)
     except ValidationError as error:
