@@ -10,8 +10,9 @@ from training_runs import StopAfter, assert_same_run, make_data, make_run, metri
 
 from mpadam.cli import main
 from mpadam.data import TokenData
+from mpadam.study.spec import read_run_file, write_run_file
 from mpadam.training.checkpoint import Progress, newest, retain, save
-from mpadam.training.folder import sha256
+from mpadam.training.folder import RunFolder, altered, read_json, sha256
 
 STEPS = {"steps": 6, "evaluate_every": 3}
 
@@ -53,6 +54,18 @@ def progress(**changes):
     return lambda folder: edit(folder / "manifest.json", lambda manifest: manifest["progress"].update(changes))
 
 
+def unsigned(**changes):
+    """Progress that an older version has stored, which kept no checksum of it."""
+
+    def change(manifest):
+        manifest.pop("progress_sha256", None)
+        for key in ("metrics_sha256", "probes_sha256"):
+            manifest["progress"].pop(key, None)
+        manifest["progress"].update(changes)
+
+    return lambda folder: edit(folder / "manifest.json", change)
+
+
 def manifest_without(*keys):
     def change(manifest):
         for key in keys[:-1]:
@@ -77,6 +90,13 @@ DAMAGED = {
     "no hash": manifest_without("hash"),
     "a step that is text": progress(step="5"),
     "entries that are text": progress(validation=["5"]),
+    **{f"step {step}": progress(step=step) for step in (0, 3, 1000000)},
+    "no metrics": progress(metrics_bytes=0),
+    "another loss": progress(last_loss=1.0),
+    "a step of another folder, no checksum": unsigned(step=3),
+    "fewer than no metrics, no checksum": unsigned(metrics_bytes=-5),
+    "nobody's, no checksum": unsigned(world_sizes=[0]),
+    "an empty validation, no checksum": unsigned(validation=[{}]),
     "a list": lambda folder: (folder / "manifest.json").write_text("[]"),
     "not JSON": lambda folder: (folder / "manifest.json").write_text("{"),
     "not UTF-8": lambda folder: (folder / "manifest.json").write_bytes(b"\xff"),
@@ -101,6 +121,38 @@ def test_n32_a_checkpoint_of_another_version_is_passed_over_in_one_line(stopped,
     log = (stopped / "train.log").read_text().splitlines()[before:]
     assert len([line for line in log if "step00000005 is broken or does not fit" in line]) == 1
     assert any("resumed from step 4 (step00000004)" in line for line in log)
+    assert_same_run(stopped, whole)
+
+
+def test_metrics_that_were_edited_are_written_again_from_before_the_edit(stopped, whole):
+    """Valid lines, as long as before."""
+    lines = (stopped / "metrics.jsonl").read_text().splitlines(keepends=True)
+    lines[4] = lines[4].replace('"loss": 4', '"loss": 3')
+    assert "".join(lines) != (stopped / "metrics.jsonl").read_text()
+    (stopped / "metrics.jsonl").write_text("".join(lines))
+    assert train(stopped) == 0
+    assert "resumed from step 4" in (stopped / "train.log").read_text()
+    assert_same_run(stopped, whole)
+
+
+def test_probes_that_were_edited_are_written_again_from_before_the_edit(tmp_path, data):
+    folder = make_run(tmp_path / "run", data, checkpoint_every=4, **STEPS)
+    run = read_run_file(folder / "run.yaml")
+    write_run_file(folder / "run.yaml", run.model_copy(update={"probe_every": 1}))
+    assert train(folder, stop=StopAfter(5)) == 75
+    probes = (folder / "probes.jsonl").read_text()
+    edited = probes.replace('"step": 5,', '"step": 7,')
+    assert edited != probes
+    (folder / "probes.jsonl").write_text(edited)
+    assert train(folder) == 0
+    assert "resumed from step 4" in (folder / "train.log").read_text()
+    assert [json.loads(line)["step"] for line in (folder / "probes.jsonl").open()] == list(range(1, 7))
+
+
+def test_progress_without_a_checksum_as_older_versions_stored_it_is_read(stopped, whole):
+    unsigned()(stopped / "checkpoints" / "step00000005")
+    assert train(stopped) == 0
+    assert "resumed from step 5" in (stopped / "train.log").read_text()
     assert_same_run(stopped, whole)
 
 
@@ -165,6 +217,49 @@ def test_n32_a_kept_result_that_is_not_whole_or_was_edited_is_not_believed(tmp_p
     (folder / "summary.json").unlink()
     assert train(folder) == 0
     assert summary_of(folder)["val_loss"] == good["val_loss"]
+
+
+EDITS = {
+    "seconds": lambda result: result.update(seconds=1.0),
+    "peak memory": lambda result: result.update(peak_memory_bytes=1),
+    "attempts": lambda result: result.update(attempts=2, world_sizes=[2]),
+    "hyperparameters": lambda result: result["hyperparameters"].update(lr=1.0),
+    "specification": lambda result: result["spec"]["optimizer"]["values"].update(lr=1.0),
+}
+
+
+@pytest.mark.parametrize("change", EDITS)
+def test_a_summary_that_was_edited_like_its_kept_result_is_noticed(tmp_path, whole, change):
+    folder = copied(whole, tmp_path)
+    assert altered(folder, read_json(folder.summary)) is None
+    for path in (folder.summary, folder.result):
+        edit(path, EDITS[change])
+    assert "its checksum" in altered(folder, read_json(folder.summary))
+    edit(folder.final_manifest, lambda manifest: manifest.pop("result_sha256"))  # of an older version
+    assert altered(folder, read_json(folder.summary)) is None
+
+
+@pytest.mark.parametrize("validated", [False, True])
+def test_a_diverged_run_that_was_edited_into_a_completed_one_is_noticed(tmp_path, whole, validated):
+    """As an older version left it, which kept no checksum of the result."""
+    folder = copied(whole, tmp_path)
+    entries = [{"step": 3, "loss": 5.0, "perplexity": math.exp(5.0), "tokens": 9}] if validated else []
+    edit(folder.final_manifest, lambda manifest: manifest.pop("result_sha256"))
+    edit(folder.final_manifest, lambda manifest: manifest["progress"].update(step=4, validation=entries))
+    for path in (folder.summary, folder.result):
+        edit(path, lambda result: result.update(steps=4, validation=entries, status="diverged", val_loss=None))
+    assert altered(folder, read_json(folder.summary)) is None
+    values = {"val_loss": 5.0, "val_ppl": math.exp(5.0), "val_tokens": 9, "diverged": None, "status": "completed"}
+    for path in (folder.summary, folder.result):
+        edit(path, lambda result: result.update(values))
+    assert 'status is "completed"' in altered(folder, read_json(folder.summary))
+
+
+def copied(folder, to):
+    for name in ("summary.json", "checkpoints/result.json", "checkpoints/final/manifest.json"):
+        (to / name).parent.mkdir(parents=True, exist_ok=True)
+        (to / name).write_bytes((folder / name).read_bytes())
+    return RunFolder(to)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"earlier": 7}', '{"earlier": [1], "host": 2}'])

@@ -21,16 +21,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
 from mpadam.atomic import UNSUPPORTED, sync, sync_folder, write_json
 from mpadam.presence import entries
-from mpadam.training.folder import RefusedError, read_json, sha256
+from mpadam.training.folder import RefusedError, read_json, sha256, sha256_of
 
 log = logging.getLogger(__name__)
 
 KEPT = 2
 FINAL = "final"
+OPTIONAL = {"metrics_sha256", "probes_sha256"}  # older versions have recorded none
+VALIDATION = {"step", "loss", "perplexity", "tokens"}
 
 
 @dataclass
@@ -41,24 +43,27 @@ class Progress:
     seconds: training time over all attempts; device_seconds: times the number of ranks.
     timed_*: what the throughput is taken from. last_loss: of the latest update.
     validation: one entry an evaluation. metrics_bytes, probes_bytes: length of metrics.jsonl and of probes.jsonl.
+    metrics_sha256, probes_sha256: of so many bytes of them.
     world_sizes: numbers of ranks that have trained it, one after the other.
     """
 
-    step: int = 0
-    positions: int = 0
-    target_tokens: int = 0
-    seconds: float = 0.0
-    device_seconds: float = 0.0
-    timed_seconds: float = 0.0
-    timed_tokens: int = 0
-    timed_positions: int = 0
+    step: NonNegativeInt = 0
+    positions: NonNegativeInt = 0
+    target_tokens: NonNegativeInt = 0
+    seconds: NonNegativeFloat = 0.0
+    device_seconds: NonNegativeFloat = 0.0
+    timed_seconds: NonNegativeFloat = 0.0
+    timed_tokens: NonNegativeInt = 0
+    timed_positions: NonNegativeInt = 0
     last_loss: float | None = None
-    peak_memory_bytes: int = 0
-    metrics_bytes: int = 0
-    probes_bytes: int = 0
-    attempts: int = 0
+    peak_memory_bytes: NonNegativeInt = 0
+    metrics_bytes: NonNegativeInt = 0
+    metrics_sha256: str | None = None
+    probes_bytes: NonNegativeInt = 0
+    probes_sha256: str | None = None
+    attempts: NonNegativeInt = 0
     validation: list[dict[str, int | float]] = field(default_factory=list)
-    world_sizes: list[int] = field(default_factory=list)
+    world_sizes: list[PositiveInt] = field(default_factory=list)
 
 
 class UnusableError(ValueError):
@@ -90,13 +95,13 @@ class Checkpoint:
         return state
 
 
-def save(root: Path, *, run_hash: str, progress: Progress, state: dict[str, Any], name: str | None = None) -> Path:
-    """Write a checkpoint and return its folder.
+def save(root: Path, *, run_hash: str, progress: Progress, state: dict[str, Any], result: str | None = None) -> Path:
+    """Write a checkpoint and return its folder, which is named after the step.
 
-    name: of the folder; default: after the step.
+    result: checksum of the result of the run, which has ended: the folder is the final one.
     Raises OSError, with what is left, if the disk is full or fails; what was there before stays as it was.
     """
-    final = root / (name or f"step{progress.step:08d}")
+    final = root / (step_name(progress.step) if result is None else FINAL)
     temporary = root / f".{final.name}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -105,7 +110,13 @@ def save(root: Path, *, run_hash: str, progress: Progress, state: dict[str, Any]
             torch.save(state, file)
             file.flush()
             sync(file.fileno())
-        manifest = {"hash": run_hash, "state_sha256": sha256(temporary / "state.pt"), "progress": asdict(progress)}
+        manifest = {
+            "hash": run_hash,
+            "state_sha256": sha256(temporary / "state.pt"),
+            "progress": asdict(progress),
+            "progress_sha256": sha256_of(asdict(progress)),
+            **({} if result is None else {"result_sha256": result}),
+        }
         write_json(temporary / "manifest.json", manifest)
         sync_folder(temporary)
         if final.exists():  # a broken one that was passed over
@@ -192,21 +203,29 @@ def read(path: Path, *, run_hash: str) -> Checkpoint:
         raise UnusableError(f"of run {manifest.get('hash')}")
     if manifest.get("state_sha256") is None or manifest["state_sha256"] != sha256(path / "state.pt"):
         raise UnusableError("state.pt is not what manifest.json says")
-    return Checkpoint(path, _progress(manifest.get("progress")))
+    progress = _progress(manifest.get("progress"))
+    if manifest.get("progress_sha256", same := sha256_of(manifest["progress"])) != same:  # older ones have none
+        raise UnusableError("its progress is not what was saved")
+    if path.name not in (FINAL, step_name(progress.step)):
+        raise UnusableError(f"its progress is that of step {progress.step}")
+    return Checkpoint(path, progress)
 
 
 def _progress(record: Any) -> Progress:
-    """A stored record, which has to have exactly the fields of this version."""
+    """A stored record, which has to have exactly the fields of this version, but for `OPTIONAL` ones."""
     known = {entry.name for entry in fields(Progress)}
     found = set(record) if isinstance(record, dict) else set()
-    if found != known:
-        differing = ", ".join(sorted(found ^ known))
-        raise OtherVersionError(f"its progress is recorded by another version: {differing} is in one of them only")
+    if differing := (found ^ known) - OPTIONAL:
+        names = ", ".join(sorted(differing))
+        raise OtherVersionError(f"its progress is recorded by another version: {names} is in one of them only")
     try:
-        return _PROGRESS.validate_json(json.dumps(record), strict=True)
+        progress = _PROGRESS.validate_json(json.dumps(record), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         raise UnusableError(f"its progress is damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    if any(entry.keys() != VALIDATION for entry in progress.validation):
+        raise UnusableError(f"its progress is damaged: an entry of validation has not exactly {sorted(VALIDATION)}")
+    return progress
 
 
 _PROGRESS = TypeAdapter(Progress)
@@ -227,6 +246,11 @@ def _delete(path: Path) -> None:
         shutil.rmtree(path)
     except OSError as error:
         log.warning("%s could not be deleted (%s): it takes room until the run has ended", path, error.strerror)
+
+
+def step_name(step: int) -> str:
+    """Name of the folder of a checkpoint of a run under way."""
+    return f"step{step:08d}"
 
 
 def step_folders(root: Path) -> list[Path]:

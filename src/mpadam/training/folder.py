@@ -237,7 +237,8 @@ def altered(folder: RunFolder, summary: dict[str, Any]) -> str | None:
 
 def _not_as_trained(folder: RunFolder, summary: dict[str, Any]) -> str | None:
     """Which field of a summary is not what the final checkpoint recorded, or None; None where that cannot be told."""
-    progress = (read_json(folder.final_manifest) or {}).get("progress")
+    manifest = read_json(folder.final_manifest) or {}
+    progress = manifest.get("progress")
     if not isinstance(progress, dict) or not isinstance(progress.get("validation"), list):
         return None
     recorded = {"steps": progress.get("step"), "train_loss": progress.get("last_loss")}
@@ -248,7 +249,24 @@ def _not_as_trained(folder: RunFolder, summary: dict[str, Any]) -> str | None:
     for key, value in recorded.items():
         if summary.get(key) != value:
             return f"{key} is {_short(summary.get(key))}, where the final checkpoint has {_short(value)}"
+    last = final.get("step") if isinstance(final, dict) else None
+    if (summary.get("status") == "completed") != (last == _planned_steps(summary)):
+        return f"status is {_short(summary.get('status'))}, where the final checkpoint's last validation is of step {last}"
+    if manifest.get("result_sha256", same := result_sha256(summary)) != same:  # older ones have none
+        return "its checksum is not the one that the final checkpoint has"
     return None
+
+
+def result_sha256(summary: dict[str, Any]) -> str:
+    """Checksum of a summary but for its labels, which may be changed later."""
+    return sha256_of({key: value for key, value in summary.items() if key != "labels"})
+
+
+def _planned_steps(summary: dict[str, Any]) -> object:
+    try:
+        return summary["spec"]["training"]["steps"]
+    except (KeyError, TypeError):
+        return None
 
 
 _VALIDATION = {"loss": "loss", "ppl": "perplexity", "tokens": "tokens"}
@@ -276,6 +294,11 @@ def sha256(path: Path) -> str | None:
         return None
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_of(content: object) -> str:
+    """SHA-256 of what JSON can hold, however it is laid out in a file."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

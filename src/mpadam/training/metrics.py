@@ -1,11 +1,12 @@
 """`metrics.jsonl`: one line a logged step, each step once, whatever happened in between; so is `probes.jsonl`.
 
-A checkpoint records how long the file was. On resume it is cut back to that length, so that steps which are done
+A checkpoint records how long the file was and its checksum. On resume it is cut back to that length, so that steps which are done
 again are not logged twice.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -23,29 +24,37 @@ class MetricsFile:
         """Open the file, cut to `offset` bytes. The caller has seen to it that it is that long (`holds`)."""
         self._file = path.open("ab")
         self._file.truncate(offset)
+        self._digest = hashlib.sha256(path.read_bytes())
 
     def append(self, record: dict[str, Any]) -> None:
         """Write one line; a reader sees it at once."""
-        self._file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
+        line = json.dumps(record, allow_nan=False).encode() + b"\n"
+        self._file.write(line)
         self._file.flush()
+        self._digest.update(line)
 
-    def sync(self) -> int:
-        """Bring the file to disk; returns its length in bytes."""
+    def sync(self) -> tuple[int, str]:
+        """Bring the file to disk; returns its length in bytes and the SHA-256 of what was written."""
         sync(self._file.fileno())
-        return os.fstat(self._file.fileno()).st_size
+        return os.fstat(self._file.fileno()).st_size, self._digest.hexdigest()
 
     def close(self) -> None:
         self._file.close()
 
 
-def holds(path: Path, offset: int) -> bool:
-    """Whether the file has at least `offset` bytes, and these are whole lines of records."""
+def holds(path: Path, offset: int, digest: str | None = None) -> bool:
+    """Whether the file has at least `offset` bytes, and these are whole lines of records.
+
+    digest: their SHA-256; None where an older version has kept none.
+    """
     if offset == 0:
         return True
     if not is_there(path) or path.stat().st_size < offset:
         return False
     with path.open("rb") as file:
         content = file.read(offset)
+    if digest is not None and hashlib.sha256(content).hexdigest() != digest:
+        return False
     try:
         return content.endswith(b"\n") and all(_records(content.splitlines(), path))
     except ValueError:

@@ -61,12 +61,12 @@ class Records:
             self._probes.append(line)
 
     def sync(self, progress: Progress) -> None:
-        """Bring the files to disk and note how long they are."""
+        """Bring the files to disk and note how long they are, and their checksums."""
         if self._metrics is not None:
             self._guard()
-            progress.metrics_bytes = self._metrics.sync()
+            progress.metrics_bytes, progress.metrics_sha256 = self._metrics.sync()
         if self._probes is not None:
-            progress.probes_bytes = self._probes.sync()
+            progress.probes_bytes, progress.probes_sha256 = self._probes.sync()
 
     def close(self) -> None:
         for listener in self._listeners:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpadam.atomic import write_json, write_text
 from mpadam.study.spec import RunFile, read_run_file
-from mpadam.training.folder import RunFolder, claim, raise_known_failure, restore_summary, sweep
+from mpadam.training.folder import RunFolder, claim, raise_known_failure, restore_summary, result_sha256, sweep
 from mpadam.training.lock import RunLock
 from mpadam.training.machine import configure, quick_imports
 from mpadam.training.ranks import ALONE, Ranks
@@ -140,10 +140,11 @@ def _finish(session: Session, ended: Ended, lock: RunLock) -> None:
 
     lock.check()
     folder, root = session.folder, session.folder.checkpoints
-    weights = model_state(session.model)
-    checkpoints.save(root, run_hash=session.spec.hash, progress=session.progress, state=weights, name=checkpoints.FINAL)
+    weights, summary = model_state(session.model), summarise(session, ended)
+    checkpoints.save(
+        root, run_hash=session.spec.hash, progress=session.progress, state=weights, result=result_sha256(summary)
+    )
     draw(folder, session.run, session.progress.validation)
-    summary = summarise(session, ended)
     write_json(folder.result, summary)
     write_json(folder.summary, summary)
     checkpoints.retain(root, count=0)

@@ -128,7 +128,9 @@ def _newest(
 
 def _holds_records(folder: RunFolder, progress: Progress) -> bool:
     """Whether what had been written when a checkpoint was saved is still there: both files go on from it."""
-    return holds(folder.metrics, progress.metrics_bytes) and holds(folder.probes, progress.probes_bytes)
+    return holds(folder.metrics, progress.metrics_bytes, progress.metrics_sha256) and holds(
+        folder.probes, progress.probes_bytes, progress.probes_sha256
+    )
 
 
 def sums_in_float32(training: TrainingSpec, ranks: Ranks) -> bool:
