@@ -20,7 +20,7 @@ MANIFEST = {"fingerprint": "f", "tokenizer_fingerprint": "t", "vocab_size": 1024
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    """A run folder with nothing but its run.yaml, of 120 steps."""
+    """A run folder with nothing but its run.yaml, of 160 steps."""
     config = load_study([ROOT / "config.yaml", ROOT / "studies/smoke.yaml"])
     request = run_request(config, RunKey("400k", 2, "bf16-bf16", "m-plus-adam", 1))
     rates = {"lr": 1e-3, "lr_mult": 3e-3}
@@ -40,7 +40,7 @@ def log_steps(folder: RunFolder, *steps: int) -> None:
 
 
 def summarise(folder: RunFolder, **changes: object) -> None:
-    content = {"hash": run_hash(folder), "status": "completed", "steps": 120, "val_loss": 3.25, "train_loss": 3.5}
+    content = {"hash": run_hash(folder), "status": "completed", "steps": 160, "val_loss": 3.25, "train_loss": 3.5}
     folder.summary.write_text(json.dumps({**content, **changes}))
 
 
@@ -58,21 +58,21 @@ def test_a_folder_that_does_not_exist_waits(tmp_path: Path) -> None:
 
 
 def test_a_run_that_has_not_begun_waits_for_its_steps(folder: RunFolder) -> None:
-    assert read_state(folder.path) == State("waiting", steps=120)
+    assert read_state(folder.path) == State("waiting", steps=160)
 
 
 def test_hash_and_steps_are_those_that_the_run_file_says(folder: RunFolder) -> None:
     from mpadam.study.spec import read_run_file
 
     run = read_run_file(folder.run_file)
-    assert read_run(folder.run_file) == (run.spec.hash, run.spec.training.steps) == (run.spec.hash, 120)
+    assert read_run(folder.run_file) == (run.spec.hash, run.spec.training.steps) == (run.spec.hash, 160)
 
 
 def test_a_run_under_way_shows_step_loss_and_time_left(folder: RunFolder) -> None:
     log_steps(folder, 10, 20, 30)
     with RunLock(folder.lock):
         state = read_state(folder.path)
-    assert (state.state, state.step, state.steps, state.loss) == ("running", 30, 120, 9.7)
+    assert (state.state, state.step, state.steps, state.loss) == ("running", 30, 160, 9.7)
     assert state.eta_seconds == pytest.approx(90 * 2.0), "2 s a step"
     assert f"process {os.getpid()} on {socket.gethostname()}" in state.note
 
@@ -80,7 +80,7 @@ def test_a_run_under_way_shows_step_loss_and_time_left(folder: RunFolder) -> Non
 def test_a_run_that_has_just_begun_is_at_step_0(folder: RunFolder) -> None:
     with RunLock(folder.lock):
         state = read_state(folder.path)
-    assert (state.state, state.step, state.steps, state.eta_seconds) == ("running", 0, 120, None)
+    assert (state.state, state.step, state.steps, state.eta_seconds) == ("running", 0, 160, None)
 
 
 def test_a_line_that_is_being_written_is_not_read(folder: RunFolder) -> None:
@@ -110,16 +110,16 @@ def test_on_another_host_the_heartbeat_decides(folder: RunFolder, age: float, ex
 
 def test_a_run_that_stopped_in_time_waits_to_go_on(folder: RunFolder) -> None:
     log_steps(folder, 10, 20)
-    folder.log.write_text("step 20/120\nstopped after step 23 (time is up): the same command goes on from there\n")
+    folder.log.write_text("step 20/160\nstopped after step 23 (time is up): the same command goes on from there\n")
     state = read_state(folder.path)
     assert (state.state, state.step) == ("stopped", 20)
     assert "time is up" in state.note
 
 
 def test_a_finished_run_is_done_even_while_it_is_asked_for_again(folder: RunFolder) -> None:
-    log_steps(folder, 120)
+    log_steps(folder, 160)
     summarise(folder)
-    assert read_state(folder.path) == State("done", step=120, steps=120, loss=3.25)
+    assert read_state(folder.path) == State("done", step=160, steps=160, loss=3.25)
     with RunLock(folder.lock):
         assert read_state(folder.path).state == "done"
 
@@ -127,7 +127,7 @@ def test_a_finished_run_is_done_even_while_it_is_asked_for_again(folder: RunFold
 def test_a_diverged_run_says_where_and_why(folder: RunFolder) -> None:
     diverged = {"step": 41, "reason": "loss nan", "last_finite_loss": 7.5}
     summarise(folder, status="diverged", steps=40, val_loss=None, train_loss=7.5, diverged=diverged)
-    assert read_state(folder.path) == State("diverged", step=40, steps=120, loss=7.5, note="step 41: loss nan")
+    assert read_state(folder.path) == State("diverged", step=40, steps=160, loss=7.5, note="step 41: loss nan")
 
 
 def test_a_run_that_cannot_succeed_is_failed_with_its_error(folder: RunFolder) -> None:
@@ -184,10 +184,10 @@ def record(step: int, rate: float) -> dict[str, float]:
         ([], 100, None),
         ([record(1, 100.0)], 101, 1000.0),  # 10 s a step, 100 to go
         ([record(7, 100.0)], 101, None),  # the step before it is not in sight
-        ([record(10, 1.0), record(20, 1000.0)], 120, 100.0),  # the first record's own speed is of steps out of sight
+        ([record(10, 1.0), record(20, 1000.0)], 160, 100.0),  # the first record's own speed is of steps out of sight
         ([record(10, 1.0), record(20, 1000.0), record(30, 500.0)], 130, 150.0),  # 30 s for 20 steps
-        ([record(10, 1.0), {"step": 15}, record(20, 1000.0)], 120, 100.0),
-        ([record(10, 1.0), record(20, 0.0)], 120, None),
+        ([record(10, 1.0), {"step": 15}, record(20, 1000.0)], 160, 100.0),
+        ([record(10, 1.0), record(20, 0.0)], 160, None),
         ([record(100, 1.0), record(110, 1000.0)], 110, 0.0),
         ([record(10, 1.0), record(20, 1000.0)], None, None),
     ],

@@ -62,7 +62,7 @@ def test_every_overlay_is_valid_and_names_itself(overlay: Path) -> None:
         ("data", {"source": "c4_folder"}, ["data", "needs a path"]),
         ("tokenizer", {"source": "bpe"}, ["tokenizer", "vocab_size: 1024"]),
         ("tokenizer", {"source": "folder"}, ["tokenizer", "path: "]),
-        ("training.micro_batch_size", 5, ["training", "32", "5"]),
+        ("training.micro_batch_size", 4, ["training", "6", "4"]),
         ("training.clip_norm", float("inf"), ["training.clip_norm", "finite"]),
         ("tuning.seed", 1, ["tuning.seed", "also in seeds"]),
         ("tuning.mode", "fixed", ["optimizers.adamw.values", "tuning.mode is fixed", "lr: "]),

@@ -45,23 +45,29 @@ def watched(ranks, folder, **options):
     The ranks draw unequally from the global generators in between.
     """
     seen = {"weights": [], "rows": [], "norms": [], "code": None}
-    update, batch = loop.update, TrainBatches.batch
+    batch = TrainBatches.batch
 
-    def watched_update(session, gradients):
-        torch.rand(100 * (ranks.rank + 1))
-        np.random.rand(ranks.rank + 1)
-        update(session, gradients)
-        digest = hashlib.sha256()
-        for tensor in replicated(session).values():
-            digest.update(tensor.detach().flatten().view(torch.uint8).numpy())
-        seen["weights"].append(digest.hexdigest())
-        seen["norms"].append(gradients.values[1].item())
+    def watching(update):
+        def watched_update(session, gradients, *more):
+            torch.rand(100 * (ranks.rank + 1))
+            np.random.rand(ranks.rank + 1)
+            found = update(session, gradients, *more)
+            digest = hashlib.sha256()
+            for tensor in replicated(session).values():
+                digest.update(tensor.detach().flatten().view(torch.uint8).numpy())
+            seen["weights"].append(digest.hexdigest())
+            seen["norms"].append(gradients.values[1].item())
+            return found
+
+        return watched_update
 
     def watched_batch(self, step, rows=slice(None)):
         seen["rows"].append((step, self.indices(step)[rows].tolist()))
         return batch(self, step, rows)
 
-    loop.update, TrainBatches.batch = watched_update, watched_batch  # in a forked child: nothing to put back
+    # In a forked child, so nothing is put back. NVFP4 blocks that become zeros are counted where a step is logged.
+    loop.update, loop.counted_update = watching(loop.update), watching(loop.counted_update)
+    TrainBatches.batch = watched_batch
     seen["code"] = train_on(ranks, folder, **options)
     return seen
 

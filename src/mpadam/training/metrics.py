@@ -1,7 +1,7 @@
 """`metrics.jsonl`: one line a logged step, each step once, whatever happened in between; so is `probes.jsonl`.
 
-A checkpoint records how long the file was and its checksum. On resume it is cut back to that length, so that steps which are done
-again are not logged twice.
+A checkpoint records how long the file was and its checksum. On resume it is cut back to that length, so that steps
+which are done again are not logged twice.
 """
 
 from __future__ import annotations
