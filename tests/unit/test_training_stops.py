@@ -102,8 +102,10 @@ def test_a_signal_to_the_process_lets_the_step_finish_is_saved_and_ends_with_75(
     assert_same_run(folder, uninterrupted)
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP", "SIGXCPU"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP", "SIGXCPU", "SIGALRM", "SIGPWR"])
 def test_n24_every_signal_that_asks_to_end_saves_the_step_and_ends_with_75(tmp_path, data, name):
+    if not hasattr(signal, name):
+        pytest.skip(f"this system has no {name}")
     folder = make_run(tmp_path / "run", data, checkpoint_every=1000, steps=3, evaluate_every=None)
     child = Child(folder)
     child.updates(2)
@@ -179,6 +181,15 @@ def test_n24_signals_that_were_ignored_at_start_stay_ignored(tmp_path, data):
     child.updates(2)
     os.kill(child.pid, signal.SIGHUP)
     assert child.end() == 0
+
+
+def test_n24_signals_that_were_blocked_at_start_are_seen(tmp_path, data):
+    folder = make_run(tmp_path / "run", data, steps=3, evaluate_every=None)
+    child = Child(folder, before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}))
+    child.updates(2)
+    os.kill(child.pid, signal.SIGTERM)
+    assert child.end() == 75
+    assert [path.name for path in (folder / "checkpoints").glob("step*")] == ["step00000002"]
 
 
 def test_n24_a_terminal_that_was_closed_does_not_keep_the_step_from_being_saved(tmp_path, data):
