@@ -236,7 +236,7 @@ def _not_as_trained(folder: RunFolder, summary: dict[str, Any]) -> str | None:
     last = final.get("step") if isinstance(final, dict) else None
     if (summary.get("status") == "completed") != (last == _planned_steps(summary)):
         return (
-            f"status is {_short(summary.get('status'))}, where the final checkpoint's last validation is of step {last}"
+            f"status is {_short(summary.get('status'))}, where the final checkpoint was last validated at step {last}"
         )
     if manifest.get("result_sha256", same := result_sha256(summary)) != same:  # older ones have none
         return "its checksum is not the one that the final checkpoint has"

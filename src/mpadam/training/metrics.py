@@ -1,6 +1,6 @@
 """`metrics.jsonl`: one line a logged step, each step once, whatever happened in between; so is `probes.jsonl`.
 
-A checkpoint records how long the file was and its checksum. On resume it is cut back to that length, so that steps which are done
+A checkpoint records how long the file was and its checksum. On resume it is cut back to that length, so that steps done
 again are not logged twice.
 """
 
