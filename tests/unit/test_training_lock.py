@@ -1,5 +1,6 @@
 """One writer a run folder: who holds it, who is dead, and what a second writer is told."""
 
+import errno
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import socket
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from training_runs import make_data, make_run
@@ -161,6 +163,46 @@ def test_n32_a_lock_that_names_no_process_counts_for_five_minutes(tmp_path, pid)
     last_sign = path.stat().st_mtime
     with RunLock(path, clock=lambda: last_sign + 301):
         pass
+
+
+@pytest.mark.parametrize("pid", [2**31, 2**70, -1, 0, -4711])
+def test_a_lock_of_a_process_that_cannot_be_counts_as_dead(tmp_path, pid):
+    path = tmp_path / "train.lock"
+    holder(path, pid=pid, process_start=None)
+    with RunLock(path):
+        assert json.loads(path.read_text())["pid"] == os.getpid()
+
+
+@pytest.mark.parametrize("content", ["", '{"host": "else', "[]", '{"pid": null}'])
+def test_a_lock_that_names_no_holder_is_said_to_name_none(tmp_path, content):
+    path = tmp_path / "train.lock"
+    path.write_text(content)
+    with pytest.raises(RefusedError, match=r"train\.lock does not say which process .* 5 minutes after") as refused:
+        RunLock(path).__enter__()
+    assert "None" not in str(refused.value)
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.ETIMEDOUT])
+def test_a_lock_that_cannot_be_read_for_once_is_not_lost(tmp_path, monkeypatch, caplog, number):
+    path, failing = tmp_path / "train.lock", [number]
+    read = Path.read_bytes
+
+    def unread(self):
+        if failing:
+            raise OSError(failing[0], os.strerror(failing.pop()))
+        return read(self)
+
+    monkeypatch.setattr(Path, "read_bytes", unread)
+    with RunLock(path) as held:
+        held.check()
+        (line,) = [record.getMessage() for record in caplog.records]
+        assert line == f"{path} cannot be read ({os.strerror(number)}): training goes on, and looks again"
+        held.check()
+        holder(path, host="elsewhere", pid=4711)
+        with pytest.raises(RefusedError, match="taken away"):
+            held.check()
+        failing.append(number)  # at the end, too
+    assert path.exists()
 
 
 def test_of_two_who_find_a_dead_holder_one_gets_the_lock(tmp_path, monkeypatch):

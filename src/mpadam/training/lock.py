@@ -56,17 +56,27 @@ class RunLock:
         )
 
     def check(self) -> None:
-        """Raise RefusedError if the lock is no longer this process's: it was taken for dead, and another one trains."""
+        """Raise RefusedError if the lock is no longer this process's: it was taken for dead, and another one trains.
+
+        One that cannot be read (ESTALE, EIO) says nothing about whose it is: the next check tells.
+        """
         try:
-            own = self.path.read_text(encoding="utf-8") == self._content
-        except FileNotFoundError:
-            own = False
+            own = self._is_own()
+        except OSError as error:
+            log.warning("%s cannot be read (%s): training goes on, and looks again", self.path, error.strerror)
+            return
         if not own:
             raise RefusedError(
                 f"the lock of {self.path.parent} was taken away from process {os.getpid()} on {socket.gethostname()}, "
                 f"which gave no sign of life for {STALE_SECONDS / 60:g} minutes; nothing more is written here. "
                 f"{self._held() if self.path.exists() else 'Nobody trains there now: start again'}"
             )
+
+    def _is_own(self) -> bool:
+        try:
+            return self.path.read_bytes() == self._content.encode()
+        except FileNotFoundError:
+            return False
 
     def __enter__(self) -> RunLock:
         temporary = self.path.with_name(f".{self.path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
@@ -85,8 +95,8 @@ class RunLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._released.set()
-        with suppress(FileNotFoundError):
-            if self.path.read_text(encoding="utf-8") == self._content:
+        with suppress(OSError):  # one that cannot be read or deleted is taken for dead later
+            if self._is_own():
                 self.path.unlink()
 
     def _link(self, temporary: Path) -> bool:
@@ -112,17 +122,22 @@ class RunLock:
 
     def _held(self) -> str:
         holder = read_json(self.path) or {}
+        if not {"pid", "host", "since"} <= holder.keys():
+            return (
+                f"{self.path} does not say which process trains there (damaged, or about to be written): it counts "
+                f"until {STALE_SECONDS / 60:g} minutes after its last change"
+            )
         job = f", Slurm job {holder['job']}" if holder.get("job") else ""
         return (
-            f"{self.path.parent} is being trained by process {holder.get('pid')} on {holder.get('host')}{job} "
-            f"since {holder.get('since')}"
+            f"{self.path.parent} is being trained by process {holder['pid']} on {holder['host']}{job} "
+            f"since {holder['since']}"
         )
 
     def _beat(self) -> None:
         while not self._released.wait(HEARTBEAT_SECONDS):
-            with suppress(OSError, RefusedError):  # somebody else's lock is not touched; saving will tell
-                self.check()
-                self._touch()
+            with suppress(OSError):  # somebody else's lock is not touched; saving will tell
+                if self._is_own():
+                    self._touch()
 
     def _touch(self) -> None:
         try:
@@ -198,13 +213,16 @@ def _processes_of() -> str | None:
 
 
 def _is_alive(holder: dict[str, Any]) -> bool:
+    pid = int(holder["pid"])
+    if pid < 1:  # which mean groups of processes
+        return False
     try:
-        os.kill(int(holder["pid"]), 0)
-    except ProcessLookupError:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         pass  # alive, and somebody else's
-    return holder.get("process_start") == _process_start(int(holder["pid"]))
+    return holder.get("process_start") == _process_start(pid)
 
 
 def _process_start(pid: int) -> str | None:

@@ -13,10 +13,11 @@ EXIT_STOPPED = 75
 #: Every signal by which a person, a terminal or a scheduler asks a process to end, or warns that it will be ended.
 SIGNALS = (
     *(signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP),
-    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGALRM),
+    *((signal.SIGPWR,) if hasattr(signal, "SIGPWR") else ()),
 )
 #: The same signal again ends the process at once, if it comes later than so many seconds: sooner it is the same
-#: request, passed on by a process in between as well. Warnings (USR1, USR2, XCPU) may come any number of times.
+#: request, passed on by a process in between as well. Others are warnings, which may come any number of times.
 REPEATED_SECONDS = {signal.SIGINT: 0.25, signal.SIGQUIT: 0.25, signal.SIGTERM: 2.0, signal.SIGHUP: 2.0}
 
 
@@ -72,6 +73,11 @@ class Stopper:
 
 
 def catch(handler: Any) -> dict[signal.Signals, Any]:
-    """Install a handler for each of `SIGNALS` that is not ignored; returns the handlers before."""
+    """Install a handler for each of `SIGNALS` that is not ignored; returns the handlers before.
+
+    Those that the parent process has blocked are let through: they would never be seen.
+    """
     caught = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    return {number: signal.signal(number, handler) for number in caught}
+    previous = {number: signal.signal(number, handler) for number in caught}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, caught)
+    return previous
