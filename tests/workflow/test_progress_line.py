@@ -17,7 +17,8 @@ COLUMNS = 40
 
 def command(toy: Toy) -> tuple[list[str], dict[str, str]]:
     environment = {**os.environ, "PYTHONPATH": str(toy.folder / "src"), "HOME": str(toy.folder / "home")}
-    arguments = [SNAKEMAKE, "--profile", "profiles/smoke", "--configfile", "toy.yaml", "--cores", "2"]
+    arguments = [SNAKEMAKE, "--profile", "profiles/local", "--configfile", "toy.yaml", "--cores", "2"]
+    arguments += ["--logger", "mpadam", "--retries", "1"]  # as in profiles/smoke, which names a study of its own
     arguments.append(f"results/toy/runs/{RUN}/summary.json")
     return arguments, environment | {"OMP_NUM_THREADS": "1", "TERM": "xterm"}
 
