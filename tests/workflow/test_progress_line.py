@@ -20,6 +20,8 @@ def command(toy: Toy) -> tuple[list[str], dict[str, str]]:
     arguments = [SNAKEMAKE, "--profile", "profiles/local", "--configfile", "toy.yaml", "--cores", "2"]
     arguments += ["--logger", "mpadam", "--retries", "1"]  # as in profiles/smoke, which names a study of its own
     arguments.append(f"results/toy/runs/{RUN}/summary.json")
+    for name in ("COLUMNS", "LINES"):  # the terminal's own size counts; pytest-xdist sets these
+        environment.pop(name, None)
     return arguments, environment | {"OMP_NUM_THREADS": "1", "TERM": "xterm"}
 
 
