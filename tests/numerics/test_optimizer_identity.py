@@ -347,13 +347,15 @@ def test_another_shape_or_dtype_is_refused_in_a_line() -> None:
             train(optimizer, named)
 
 
-def test_states_follow_a_parameter_to_its_device() -> None:
+def test_states_do_not_follow_a_parameter_to_meta() -> None:
+    """The one other device that every machine has, where they would be lost."""
     named = parameters("a")
     optimizer = build(named, "codes")
     store = optimizer.store_of(named["a"])
     torch.utils.swap_tensors(named["a"], nn.Parameter(named["a"].detach().to("meta")))
-    store.follow_device()
-    assert {v.device.type for v in optimizer.state[named["a"]].values() if isinstance(v, Tensor)} == {"meta"}
+    with pytest.raises(ValueError, match="nothing can be moved from or to meta"):
+        store.follow_device()
+    assert {v.device.type for v in optimizer.state[named["a"]].values() if isinstance(v, Tensor)} == {"cpu"}
 
 
 @every_kind
