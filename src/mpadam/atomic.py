@@ -6,6 +6,8 @@ import errno
 import json
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -60,26 +62,28 @@ def write_json(path: Path, content: Any) -> None:
 
 def sync(descriptor: int) -> None:
     """Bring an open file to disk, as far as its file system does that. Raises OSError if the disk fails or is full."""
-    try:
+    with _where_supported("files"):
         os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in UNSUPPORTED:
-            raise
-        _warn_unsynced("files", error.strerror)
 
 
 def sync_folder(path: Path) -> None:
     """Bring a folder's entries to disk, as far as its file system does that: a rename is durable only then."""
-    try:
+    with _where_supported("folders"):
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+@contextmanager
+def _where_supported(what: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         if error.errno not in UNSUPPORTED:
             raise
-        _warn_unsynced("folders", error.strerror)
+        _warn_unsynced(what, error.strerror)
 
 
 @cache  # one line per process

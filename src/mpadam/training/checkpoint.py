@@ -110,11 +110,12 @@ def save(root: Path, *, run_hash: str, progress: Progress, state: dict[str, Any]
             torch.save(state, file)
             file.flush()
             sync(file.fileno())
+        record = asdict(progress)
         manifest = {
             "hash": run_hash,
             "state_sha256": sha256(temporary / "state.pt"),
-            "progress": asdict(progress),
-            "progress_sha256": sha256_of(asdict(progress)),
+            "progress": record,
+            "progress_sha256": sha256_of(record),
             **({} if result is None else {"result_sha256": result}),
         }
         write_json(temporary / "manifest.json", manifest)
