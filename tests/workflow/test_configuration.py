@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -180,3 +181,15 @@ def test_n38_the_ways_of_the_readme_go_on(command: str, monkeypatch: pytest.Monk
     monkeypatch.chdir(ROOT)
     given = [Path(word).absolute() for word in command.split() if word.endswith(".yaml")]
     check_configfiles(command.split(), given)
+
+
+def test_the_longest_shared_job_and_its_specifications_come_first(toy: Toy) -> None:
+    """Otherwise the longest job, whose specifications wait for a core, starts when everything else has ended."""
+    done = toy.snakemake("--dry-run", "--configfile", "studies/smoke.yaml")
+    blocks = re.findall(r"^(?:local)?rule (\w*runs_core_\d):$(.*?)(?=^\[|\Z)", done.stdout, re.MULTILINE | re.DOTALL)
+    priority = {rule: int(re.search(r"priority: (\d+)", block)[1]) for rule, block in blocks}
+    assert len(priority) == 8
+    assert {rule: priority[f"specs_of_{rule}"] for rule in priority if not rule.startswith("specs_of_")} == {
+        rule: value for rule, value in priority.items() if not rule.startswith("specs_of_")
+    }
+    assert priority["runs_core_3"] == max(priority.values()) > priority["runs_core_0"]  # 400k at 2x, 200k at 1x

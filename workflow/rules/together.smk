@@ -3,12 +3,14 @@
 # Inputs:  run.yaml of each run of the job
 # Outputs: summary.json of each
 # Steps:   train one after another. What is finished under its hash is answered from its folder and not repeated, so
-#          one changed run repeats that run alone, though Snakemake starts the whole job. The longest job starts first
+#          one changed run repeats that run alone, though Snakemake starts the whole job. The longest job starts first,
+#          and so do its specifications: while they wait for a shorter job to end, theirs cannot start
 
 _jobs = STUDY.shared_jobs()
 for _name, _rule in rule_names(_jobs).items():
 
     _keys = _jobs[_name]
+    _priority = round(STUDY.expected_seconds(STUDY.run_files(_keys, "summary.json")))
 
     rule:
         name:
@@ -21,6 +23,7 @@ for _name, _rule in rule_names(_jobs).items():
         log:
             f"{LOGS}/spec/{_name}.log",
         localrule: True
+        priority: _priority
         params:
             requests=STUDY.run_texts(_keys),
             selected=STUDY.selected_for_each(_keys),
@@ -39,7 +42,7 @@ for _name, _rule in rule_names(_jobs).items():
             f"{LOGS}/train/{_name}.log",
         benchmark:
             f"{LOGS}/train/{_name}.benchmark.tsv"
-        priority: round(STUDY.expected_seconds(STUDY.run_files(_keys, "summary.json")))
+        priority: _priority
         threads: STUDY.config.training.threads
         resources:
             **STUDY.shared_resources(_keys),
