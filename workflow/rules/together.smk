@@ -22,8 +22,8 @@ for _name, _rule in rule_names(_jobs).items():
             STUDY.run_files(_keys, "run.yaml"),
         log:
             f"{LOGS}/spec/{_name}.log",
-        localrule: True
         priority: _priority
+        localrule: True
         params:
             requests=STUDY.run_texts(_keys),
             selected=STUDY.selected_for_each(_keys),
