@@ -85,7 +85,7 @@ def test_shuffle_depends_on_seed_and_epoch_only() -> None:
 
 
 def test_shuffle_is_fixed_for_all_time() -> None:
-    """Data order is part of a run's numbers: if this changes, NUMERICS_VERSION must."""
+    """Data order is part of a run's numbers: if this changes, the numerics version must."""
     assert permute(np.arange(8), size=8, seed=0, epoch=0).tolist() == [3, 6, 4, 2, 7, 1, 5, 0]
     assert permute(np.arange(3), size=364_868_892, seed=7, epoch=2).tolist() == [127349527, 94377279, 123533383]
 

@@ -1,12 +1,14 @@
 """A specification that is written again keeps the run that training began, unless its numbers could change."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mpadam.cli import main
 from mpadam.study import spec
+from mpadam.study.config import RegimeConfig
 from mpadam.study.grid import RunKey
 from mpadam.study.load import load_study
 from mpadam.study.spec import canonical_json, read_run_file, run_request
@@ -72,10 +74,24 @@ def test_nothing_is_kept_where_nothing_was_trained(write, monkeypatch):
     assert write().spec.training.bf16_products == "float32"
 
 
-def test_a_raised_numerics_version_asks_for_every_run_again(monkeypatch):
-    """The first version is not in the request, so that the runs of today are not asked for again."""
+@pytest.mark.parametrize(
+    ("regime", "optimizer", "version"),
+    [
+        ("bf16-bf16", "adamw-sr", None),
+        ("nvfp4-bf16", "adamw", None),
+        ("nvfp4-bf16", "adamw-sr", 2),
+        ("fp8-fp8", "m-plus-adam-sr", 2),
+    ],
+)
+def test_a_raised_numerics_version_asks_for_the_runs_again_whose_numbers_changed(regime, optimizer, version):
+    """The first version is not in the request, so that the runs of before are not asked for again."""
     config = load_study([ROOT / "config.yaml", ROOT / "studies/smoke.yaml"])
-    before = canonical_json(run_request(config, KEY))
-    assert "numerics_version" not in before
-    monkeypatch.setattr(spec, "NUMERICS_VERSION", 2)
-    assert canonical_json(run_request(config, KEY)) != before
+    request = run_request(config, replace(KEY, regime=regime, optimizer=optimizer))
+    assert request.get("numerics_version") == version
+
+
+def test_a_carry_as_it_always_was_changes_no_specification():
+    """`regimes.*.carry_dtype` came later: runs with the bf16 carry of before keep their hash."""
+    assert "carry_dtype" not in RegimeConfig(masters="nvfp4", compute="bf16").model_dump(mode="json")
+    finer = RegimeConfig(masters="nvfp4", compute="bf16", carry_dtype="fp32")
+    assert finer.model_dump(mode="json")["carry_dtype"] == "fp32"

@@ -236,7 +236,7 @@ def test_what_the_machine_lacks_is_said_and_leaves_no_lasting_failure(tmp_path, 
 
 def test_a_run_file_of_another_numerics_version_is_refused(tmp_path, data, monkeypatch):
     folder = make_run(tmp_path / "run", data)
-    monkeypatch.setattr(machine, "NUMERICS_VERSION", 99)
+    monkeypatch.setattr(machine, "numerics_version", lambda masters, optimizer: 99)
     with pytest.raises(ValueError, match="numerics_version"):
         train(folder)
 

@@ -109,6 +109,8 @@ def test_f8_evaluating_every_step_changes_nothing(tmp_path: Path, data: TokenDat
         ({}, {"block_size": 16}, False),  # a power of two moves no rounding boundary while nothing is subnormal
         ({}, {"shadow": "refreshed"}, True),
         ({}, {"shadow": "persistent", "shadow_dtype": "fp32"}, True),
+        ({"name": "adamw-kahan"}, {"carry_dtype": "fp32"}, True),
+        ({}, {"carry_dtype": "fp32"}, False),  # nothing is carried
         ({}, {"amax_history": 3}, False),  # an option of fp8 compute says nothing where compute is bf16
     ],
 )

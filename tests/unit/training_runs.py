@@ -13,8 +13,8 @@ import torch
 from mpadam.data import TokenData
 from mpadam.data.prepare import prepare
 from mpadam.study.config import RegimeConfig
+from mpadam.study.numerics_version import numerics_version
 from mpadam.study.spec import (
-    NUMERICS_VERSION,
     BranchSchedule,
     DataSpec,
     Labels,
@@ -120,7 +120,7 @@ def run_spec(data: TokenData, **changes: Any) -> RunSpec:
         "epochs": 100,
     }
     return RunSpec(
-        numerics_version=NUMERICS_VERSION,
+        numerics_version=numerics_version(fields["masters"], fields["name"]),
         seed=fields.pop("seed"),
         model=ModelSpec(
             sequence_length=LENGTH,

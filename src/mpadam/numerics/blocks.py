@@ -96,11 +96,20 @@ def divide(x: Tensor, y: Tensor | float) -> Tensor:
     return (x.double() / y).float() if x.is_cuda else x / y
 
 
-def keep_unchanged(scale: Tensor, stored_scale: Tensor, blocks: Tensor, stored_blocks: Tensor) -> Tensor:
-    """`scale`, but the stored one for the blocks whose weights all are what is stored.
+def halvings(scale: Tensor, amax: Tensor, limit: float) -> Tensor:
+    """The power of two, at most 1, that makes `scale` smallest with `amax <= limit * scale`.
 
-    For stochastic rounding: it may have taken the largest weight of a block down, whose scale would now be a smaller
-    one, on which the other weights are not values any more and so would move although nothing changed them.
+    A floating-point grid with half the scale holds every value of the one before up to half the limit: taking it moves
+    no weight.
     """
-    unchanged = (blocks == stored_blocks).all(4, keepdim=True).all(2, keepdim=True)
-    return torch.where(unchanged, stored_scale, scale)
+    return power_of_two_scale(divide(amax, scale), limit).clamp(max=1.0)
+
+
+def doublings(rounded: Tensor, limit: float) -> Tensor:
+    """The power of two, at least 1, by which scales must grow to hold `rounded`: blocks in units of their scale, drawn
+    on the grid as it would go on beyond its limit (`grids.continued`).
+
+    A draw takes a weight beyond the limit as often as the weight has grown by: an update moves the scale the more
+    rarely the smaller it is, and each weight, the largest too, is right in the mean.
+    """
+    return power_of_two_scale(rounded.abs().amax((2, 4), keepdim=True), limit).clamp(min=1.0)

@@ -13,12 +13,20 @@ down so far that the next smaller scale holds it, that scale is stored: the valu
 decoded gives back every code and scale. A float16 scale is at least 2**-24 and at most 65504 (above it values
 saturate).
 
+Stochastic rounding keeps the scales of `previous` and moves them by powers of two only, so that no weight leaves its
+grid because another one has grown. A scale is halved as often as the block's largest weight allows. It is doubled where
+stochastic rounding, on the grid continued beyond the largest code, takes a weight there: the smaller the update, the
+rarer. Weights are right in the mean; only those that are subnormal codes are drawn anew when their scale doubles. A
+float16 scale below 2**-14 may have no half: then it is kept until the block has shrunk by a factor of 8 and is rounded
+up, which draws the block anew.
+
 NaN stays NaN and Inf becomes NaN, each at its own place; the other weights of the block keep their values, since the
 scale is that of the finite ones. A block of zeros has the smallest scale, decodes to zeros and leaves zero freely.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -29,16 +37,25 @@ from mpadam.numerics.blocks import (
     MIN_SCALE_EXPONENT,
     computed_once,
     divide,
+    doublings,
     finite_amax,
     from_blocks,
-    keep_unchanged,
+    halvings,
     power_of_two_scale,
     scale_blocks,
     scales_shape,
     to_blocks,
 )
-from mpadam.numerics.grids import FP16, get_grid, reciprocal_of_power_of_two, round_to_grid, saturating_cast, step
-from mpadam.numerics.rounding import check_rounding, convert
+from mpadam.numerics.grids import (
+    FP16,
+    continued,
+    get_grid,
+    reciprocal_of_power_of_two,
+    round_to_grid,
+    saturating_cast,
+    step,
+)
+from mpadam.numerics.rounding import check_rounding, convert, is_finite
 
 _FP16_MIN = 2.0**-24
 
@@ -84,21 +101,17 @@ class Fp8Blocks:
     ) -> Encoded:
         """Codes and scales of float32 `x`, any shape; see base.Format.
 
-        previous: only stochastic rounding with float16 scales looks at it: a block that equals what is stored keeps
-            its scale, hence its values. With powers of two it does so anyway.
+        previous: stochastic rounding starts from its scales (see the module).
         """
         check_rounding(x, rounding, bits)
         blocks = to_blocks(computed_once(x.detach()), self.block)
-        scale = computed_once(self._choose_scale(finite_amax(blocks), rounding))
-        if self.power_of_two_scale:
-            scaled = blocks * reciprocal_of_power_of_two(scale)
+        bits = None if bits is None else to_blocks(computed_once(bits), self.block)
+        if bits is None or previous is None:
+            scale = self._choose_scale(finite_amax(blocks), rounding)
         else:
-            if bits is not None and previous is not None:
-                scale = keep_unchanged(scale, self._scale_of(previous), blocks, self._decode_blocks(previous))
-            scaled = divide(blocks, scale)
-        codes = saturating_cast(
-            scaled, self.fmt, rounding, None if bits is None else to_blocks(computed_once(bits), self.block)
-        )
+            scale = self._moved_scale(blocks, bits, previous)
+        scale = computed_once(scale)
+        codes = saturating_cast(self._scaled(blocks, scale), self.fmt, rounding, bits)
         scales = self._pack_scale(scale.reshape(scales_shape(x.shape, self.block)))
         return Encoded({"codes": from_blocks(codes.view(torch.uint8), x.shape), "scales": scales}, x.shape)
 
@@ -119,6 +132,27 @@ class Fp8Blocks:
         else:
             scale = stored.to(torch.float32)
         return scale_blocks(scale, encoded.shape, self.block)
+
+    def _scaled(self, blocks: Tensor, scale: Tensor) -> Tensor:
+        return blocks * reciprocal_of_power_of_two(scale) if self.power_of_two_scale else divide(blocks, scale)
+
+    def _moved_scale(self, blocks: Tensor, bits: Tensor, previous: Encoded) -> Tensor:
+        """The scale of `previous`, moved by powers of two where the weights ask for it (see the module)."""
+        limit = get_grid(self.fmt).max
+        stored = self._scale_of(previous)
+        scale = stored * halvings(stored, finite_amax(blocks), limit)
+        if self.power_of_two_scale:
+            bounds = (2.0**MIN_SCALE_EXPONENT, 2.0 ** (128 - math.frexp(limit)[1]))
+        else:
+            bounds = (_FP16_MIN, FP16.max)
+            exact = scale
+            for _ in range(2):
+                exact = torch.where(_float16_up(exact) == exact, exact, 2 * exact)
+            scale = torch.where(_float16_up(exact) == exact, exact, _float16_up(scale))
+        scale = computed_once(scale.clamp(min=bounds[0]))
+        scaled = torch.where(is_finite(blocks), self._scaled(blocks, scale), 0.0)
+        rounded = round_to_grid(scaled, continued(get_grid(self.fmt)), "stochastic", bits)
+        return (scale * doublings(rounded, limit)).clamp(max=bounds[1])
 
     def _choose_scale(self, amax: Tensor, rounding: Rounding) -> Tensor:
         grid = get_grid(self.fmt)
@@ -149,3 +183,9 @@ def _float16_scales(amax: Tensor, limit: float) -> tuple[Tensor, Tensor]:
     scale = torch.where(near * limit < amax, near + step(near, FP16), near).clamp(_FP16_MIN, FP16.max)
     lower = (scale - step(scale, FP16)).clamp(min=_FP16_MIN)
     return scale, lower
+
+
+def _float16_up(x: Tensor) -> Tensor:
+    """The smallest float16 value that is not less than `x`, as float32."""
+    near = round_to_grid(x, FP16)
+    return torch.where(near < x, near + step(near, FP16), near)

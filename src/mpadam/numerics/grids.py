@@ -17,7 +17,7 @@ Inf becomes NaN on purpose: a value that is already lost must show, and 448 look
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -54,6 +54,11 @@ def get_grid(name: str, among: tuple[str, ...] = tuple(GRIDS)) -> Grid:
     if name not in among:
         raise ValueError(f"fmt={name!r}: choose one of {', '.join(among)}")
     return GRIDS[name]
+
+
+def continued(grid: Grid) -> Grid:
+    """`grid` with its binades going on where it ends, as far as a scale can grow and stay in float32."""
+    return replace(grid, max=2.0**118)
 
 
 def spacing(x: Tensor, fmt: str) -> Tensor:

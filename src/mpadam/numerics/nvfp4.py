@@ -9,15 +9,21 @@ What is stored: `codes`, uint8, two weights a byte along the last dimension, the
 of a row of odd length has a zero in its high half. `scales`, uint8, the bytes of torch.float8_e4m3fn, one a block.
 `tensor_scale`, float32, 0-d.
 
-Tensor scale. `amax` is NVIDIA's: amax / 2688 (= 6 * 448). It ties all weights together: raising the largest by 1%
-raises every other by about 1%. `pow2_sticky` is the smallest power of two with amax <= 2688 * s, kept from `previous`
-until it overflows or amax < 2688 * s / 4; changing a weight then moves none outside its block, unless the
-tensor scale itself has to change, and a decoded value is exact in bf16.
+Tensor scale. `amax` is NVIDIA's: amax / 2688 (= 6 * 448). It ties all weights together under rounding to nearest:
+raising the largest by 1% raises every other by about 1%. `pow2_sticky` is the smallest power of two with amax <=
+2688 * s, kept from `previous` until it overflows or amax < 2688 * s / 4; changing a weight then moves none outside its
+block, unless the tensor scale itself has to change, and a decoded value is exact in bf16.
 
 Block scale. block amax / 6 in units of the tensor scale, at least 2**-6 (the smallest normal e4m3: coarser scales
-would not be stable, and a zero scale would trap a block at zero). So a block that is small enough beside the tensor's
-largest weight becomes zeros (`count_flushed`). Rounded to nearest as NVIDIA's when the weights
-are, up when they are rounded stochastically: or the largest weight of a block saturates and is biased.
+would not be stable, and a zero scale would trap a block at zero), rounded to nearest as NVIDIA's. So a block that is
+small enough beside the tensor's largest weight becomes zeros (`count_flushed`).
+
+Stochastic rounding keeps the scales of `previous` and moves them by powers of two only, so that no weight leaves its
+grid because another one has grown. A block scale is halved as often as the block's largest weight allows. It is doubled
+where stochastic rounding, on the grid 0 .5 1 1.5 2 3 4 6 8 12 ..., takes a weight beyond 6: the smaller the update, the
+rarer. Weights are right in the mean; only codes .5 and 1.5 are drawn anew when their block's scale doubles. The tensor
+scale is doubled when a block scale would pass 448, and made smaller when all of them are at most 112; the block scales
+move the other way, so that only blocks at the smallest scale notice. Without `previous` block scales are rounded up.
 
 NaN or Inf: e2m1 has neither, so the block that holds one gets a NaN scale and decodes to NaN whole; other blocks, and
 the tensor scale, do not notice. Zeros are exact, and their block can leave zero.
@@ -37,15 +43,25 @@ from mpadam.numerics.blocks import (
     MIN_SCALE_EXPONENT,
     computed_once,
     divide,
+    doublings,
     finite_amax,
     from_blocks,
-    keep_unchanged,
+    halvings,
     power_of_two_scale,
     scale_blocks,
     scales_shape,
     to_blocks,
 )
-from mpadam.numerics.grids import E2M1, E4M3, decode_e2m1, encode_e2m1, encode_e2m1_to_nearest, round_to_grid
+from mpadam.numerics.grids import (
+    E2M1,
+    E4M3,
+    Grid,
+    continued,
+    decode_e2m1,
+    encode_e2m1,
+    encode_e2m1_to_nearest,
+    round_to_grid,
+)
 from mpadam.numerics.rounding import check_rounding, convert, is_finite
 
 TensorScale = Literal["amax", "pow2_sticky"]
@@ -78,22 +94,21 @@ class NvFp4:
     ) -> Encoded:
         """Codes, block scales and tensor scale of float32 `x`, any shape; see base.Format.
 
-        previous: what is stored now. The tensor scale looks at it (see the module), and under stochastic rounding a
-            block that equals what is stored keeps its scale, hence its values.
+        previous: what is stored now: sticky tensor scales and stochastic rounding start from it (see the module).
         """
         check_rounding(x, rounding, bits)
         blocks = to_blocks(computed_once(x.detach()), _BLOCK)
-        amax = finite_amax(blocks)
-        tensor_scale = computed_once(self._choose_tensor_scale(amax, previous))
-        scale = computed_once(_choose_block_scale(amax, tensor_scale, rounding))
-        if bits is not None and previous is not None:
-            # What is stored in units of the new tensor scale: the same, another power of two, or no value any more.
-            stored = _block_scale(previous) * divide(previous.tensors["tensor_scale"], tensor_scale)
-            usable = (stored >= _MIN_BLOCK_SCALE) & (round_to_grid(stored, E4M3) == stored)
-            kept = keep_unchanged(scale, stored, blocks, self._decode_blocks(previous))
-            scale = torch.where(usable, kept, scale)
         finite = is_finite(blocks.abs().amax(4, keepdim=True))  # the largest of a block is NaN where one is
-        codes = self._codes(torch.where(finite, blocks, 0.0), scale, tensor_scale, rounding, bits)
+        values = torch.where(finite, blocks, 0.0)
+        bits = None if bits is None else to_blocks(computed_once(bits), _BLOCK)
+        if bits is None or previous is None:
+            amax = finite_amax(blocks)
+            tensor_scale = computed_once(self._choose_tensor_scale(amax, previous))
+            scale = _choose_block_scale(amax, tensor_scale, rounding)
+        else:
+            tensor_scale, scale = _moved_scales(values, bits, previous)
+        scale = computed_once(scale)
+        codes = self._codes(values, scale, tensor_scale, bits)
         scales = torch.where(finite, scale, torch.nan).to(torch.float8_e4m3fn).view(torch.uint8)
         tensors = {
             "codes": _pack(computed_once(codes), x.shape),
@@ -131,34 +146,47 @@ class NvFp4:
             return torch.where(amax == E2M1.max * (E4M3.max * stored), stored, scale)
         return torch.where((amax <= _LIMIT * stored) & (amax >= _LIMIT / 4 * stored), stored, scale)
 
-    def _codes(
-        self, values: Tensor, scale: Tensor, tensor_scale: Tensor, rounding: Rounding, bits: Tensor | None
-    ) -> Tensor:
+    def _codes(self, values: Tensor, scale: Tensor, tensor_scale: Tensor, bits: Tensor | None) -> Tensor:
         """4-bit codes of finite blocks in units of their scales."""
-        scaled = self._scaled(values, scale, tensor_scale)
-        if bits is None:
-            return encode_e2m1_to_nearest(scaled)
-        nearest = round_to_grid(scaled, E2M1)
-        # A weight that is a value of the format stays, although `scaled` has a rounding error of its own.
-        exact = nearest * (scale * tensor_scale) == values
-        return encode_e2m1(
-            torch.where(exact, nearest, round_to_grid(scaled, E2M1, rounding, to_blocks(computed_once(bits), _BLOCK)))
-        )
-
-    def _scaled(self, values: Tensor, scale: Tensor, tensor_scale: Tensor) -> Tensor:
-        """values / (scale * tensor_scale)."""
+        if bits is not None:
+            return encode_e2m1(_drawn(values, scale * tensor_scale, E2M1, bits))
         if self.tensor_scale == "amax":
             # torchao's order of operations, so that the codes agree at ties too.
-            return values * divide(divide(torch.ones_like(tensor_scale), tensor_scale), scale)
-        return divide(values, scale * tensor_scale)
+            return encode_e2m1_to_nearest(values * divide(divide(torch.ones_like(tensor_scale), tensor_scale), scale))
+        return encode_e2m1_to_nearest(divide(values, scale * tensor_scale))
+
+
+def _drawn(values: Tensor, scale: Tensor, grid: Grid, bits: Tensor) -> Tensor:
+    """Finite values in units of `scale`, rounded stochastically to `grid`; what is a value of the format stays."""
+    scaled = divide(values, scale)
+    nearest = round_to_grid(scaled, grid)
+    # A product with the scale is rounded where the tensor scale is no power of two, and the quotient is then no code.
+    return torch.where(nearest * scale == values, nearest, round_to_grid(scaled, grid, "stochastic", bits))
+
+
+def _moved_scales(values: Tensor, bits: Tensor, previous: Encoded) -> tuple[Tensor, Tensor]:
+    """The tensor scale and the block scales of `previous`, moved by powers of two where the weights ask for it."""
+    stored = previous.tensors["tensor_scale"]
+    scale = _block_scale(previous)
+    amax = values.abs().amax((2, 4), keepdim=True)
+    scale = torch.where(is_finite(scale), scale, divide(amax, stored))  # a block that was NaN has no scale to keep
+    # A zero must not take a scale out of float32; the next update goes on.
+    scale = computed_once(scale * halvings(scale * stored, amax, E2M1.max).clamp(min=2.0**-8))
+    scale = computed_once(scale * doublings(_drawn(values, scale * stored, continued(E2M1), bits), E2M1.max))
+    factor = power_of_two_scale(pad(scale.flatten(), (0, 1)).amax(), E4M3.max)  # the zero is for an empty tensor
+    factor = torch.where((factor > 1) | (factor <= 0.25), factor, 1.0)
+    tensor_scale = computed_once((stored * factor).clamp(2.0**MIN_SCALE_EXPONENT, _MAX_TENSOR_SCALE))
+    return tensor_scale, _round_up((scale * divide(stored, tensor_scale)).clamp(_MIN_BLOCK_SCALE, E4M3.max))
 
 
 def _choose_block_scale(amax: Tensor, tensor_scale: Tensor, rounding: Rounding) -> Tensor:
     scale = divide(divide(amax, E2M1.max), tensor_scale).clamp(_MIN_BLOCK_SCALE, E4M3.max)
-    if rounding == "nearest":
-        return round_to_grid(scale, E4M3)
+    return round_to_grid(scale, E4M3) if rounding == "nearest" else _round_up(scale)
+
+
+def _round_up(scale: Tensor) -> Tensor:
+    """Normal e4m3 values, rounded up, but not for the few ulps by which divisions may have missed a value."""
     drop = (1 << (23 - E4M3.mantissa_bits)) - 1
-    # Up, but not for the few ulps by which the two divisions may have missed a value of the grid.
     return ((scale.view(torch.int32) + (drop - 4)) & ~drop).view(torch.float32)
 
 

@@ -80,6 +80,13 @@ def bits_of(index: Tensor, keys: tuple[int | Tensor, int | Tensor], *, short: bo
     return bits.to(torch.int32)
 
 
+def more_bits(bits: Tensor) -> Tensor:
+    """Other bits for a second rounding of the same elements: one more turn of the hash on each word of `bits`."""
+    words = bits.to(torch.int64) & _WORD
+    _hash_in_place(words)
+    return words.to(torch.int32)
+
+
 def _size(shape: int | Sequence[int] | None, numel: int | None) -> torch.Size:
     if (shape is None) == (numel is None):
         raise ValueError(f"random_bits: shape={shape}, numel={numel}: give exactly one of shape, numel or index")

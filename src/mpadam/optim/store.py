@@ -14,7 +14,9 @@ keeps what rounding lost (`carry`) and adds it to the next step. In float32 all 
 unless the carry is float32.
 
 Shadow, for formats that store codes: `none`, one rounding; `refreshed`, decoded into the shadow dtype, updated there,
-then encoded, two roundings; `persistent`, a hidden master in the shadow dtype, which is what the rule reads.
+then encoded, two roundings; `persistent`, a hidden master in the shadow dtype, which is what the rule reads. A
+stochastic write-back rounds what is kept: with `refreshed` the change that the shadow sees and the codes, with
+`persistent` the hidden master alone, whose codes are its nearest.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ import torch
 from torch import Tensor
 
 from mpadam.numerics.base import Encoded, Format, Rounding
-from mpadam.numerics.random_bits import bit_keys, bits_of
+from mpadam.numerics.random_bits import bit_keys, bits_of, more_bits
+from mpadam.numerics.rounding import round_bf16
 from mpadam.optim.names import check_choices
 from mpadam.optim.sharding import local
 
@@ -116,11 +119,30 @@ def next_weight(
     target = w32 + delta
     new: dict[str, Tensor] = {}
     if plan.shadow == "refreshed":
-        target = (w32.to(plan.shadow_dtype).to(torch.float32) + delta).to(plan.shadow_dtype).to(torch.float32)
+        target = refreshed_target(plan, w32, delta, bits)
     elif plan.shadow == "persistent":
+        target, bits = in_shadow(plan, target, bits), None
         new["shadow"] = target.to(plan.shadow_dtype)
-        target = new["shadow"].to(torch.float32)
     return new | _encode(plan, target, bits, previous=_encoded(tensors, w32.shape))
+
+
+def refreshed_target(plan: StorePlan, w32: Tensor, delta: Tensor, bits: Tensor | None) -> Tensor:
+    """What a `refreshed` shadow hands to the codes, float32.
+
+    To nearest it is the shadow. The shadow's dtype need not hold the stored weight exactly, so under stochastic
+    rounding, where that would move weights that no update moves, it is the stored weight and the shadow's change.
+    """
+    shadow = in_shadow(plan, w32)
+    if bits is None:
+        return in_shadow(plan, shadow + delta)
+    return w32 + (in_shadow(plan, shadow + delta, more_bits(bits)) - shadow)
+
+
+def in_shadow(plan: StorePlan, x: Tensor, bits: Tensor | None = None) -> Tensor:
+    """float32 `x` through the shadow's dtype, to nearest or, with `bits`, stochastically."""
+    if bits is not None and plan.shadow_dtype is torch.bfloat16:
+        return round_bf16(x, "stochastic", bits).to(torch.float32)
+    return x.to(plan.shadow_dtype).to(torch.float32)
 
 
 def refreshed_copy(plan: StorePlan, tensors: Mapping[str, Tensor], copy: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from mpadam.numerics.base import Format
 from mpadam.numerics.fp8 import Fp8Blocks
 from mpadam.numerics.grids import E2M1, Grid, get_grid, round_to_grid
 from mpadam.numerics.nvfp4 import NvFp4
-from mpadam.optim.store import StorePlan
+from mpadam.optim.store import in_shadow, refreshed_target
 from mpadam.probes.preview import Preview
 
 Rounding = Callable[[Tensor], Tensor]
@@ -41,9 +41,9 @@ def writer(update: Preview) -> Callable[[Tensor], Tensor]:
         if carry is not None:
             return rounded(w + (part + carry))
         if plan.shadow == "persistent":  # the weight that the rule sees is the shadow
-            return _in(plan, w + part)
+            return in_shadow(plan, w + part, update.bits)
         if plan.shadow == "refreshed":
-            return rounded(_in(plan, _in(plan, w) + part))
+            return rounded(refreshed_target(plan, w, part, update.bits))
         return rounded(w + part)
 
     return write
@@ -55,11 +55,6 @@ def write_of_nothing(update: Preview, write: Callable[[Tensor], Tensor]) -> Tens
     if plan.shadow == "persistent" or (plan.format.dtype is not None and not plan.has_carry):
         return update.before
     return write(update.before.new_zeros(()))
-
-
-def _in(plan: StorePlan, x: Tensor) -> Tensor:
-    """float32 `x` through the shadow's dtype."""
-    return x.to(plan.shadow_dtype).to(torch.float32)
 
 
 def _rounding(fmt: Format, stored: Mapping[str, Tensor], shape: torch.Size, bits: Tensor | None) -> Rounding:

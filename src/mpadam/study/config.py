@@ -8,9 +8,9 @@ This module imports neither torch nor transformers: Snakemake loads it each time
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from mpadam.diagnostics.options import Diagnostics
 from mpadam.measure.options import Measure
@@ -67,9 +67,18 @@ class RegimeConfig(Section):
         "none", description="optimizer-side copy of weights kept as codes; persistent is a hidden master"
     )
     shadow_dtype: Literal["bf16", "fp32"] = "bf16"
+    carry_dtype: Literal["bf16", "fp32"] = Field(
+        "bf16", description="of what Kahan carries; in codes, a bf16 carry holds less than most updates"
+    )
     amax_history: PositiveInt = Field(16, description="steps whose largest magnitude decides a scale (fp8 compute)")
     margin: Annotated[int, Field(ge=0, le=8)] = Field(0, description="binades left free above it (fp8 compute)")
     fp8_eval: bool = Field(False, description="evaluate with FP8 products too, not in bf16 (fp8 compute)")
+
+    @model_serializer(mode="wrap")
+    def _without_absent_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """`carry_dtype` came later: it enters neither run.yaml nor the hash while it says what runs did before."""
+        fields: dict[str, Any] = handler(self)
+        return {key: value for key, value in fields.items() if (key, value) != ("carry_dtype", "bf16")}
 
     @model_validator(mode="after")
     def _shadow_beside_codes(self) -> RegimeConfig:

@@ -26,12 +26,10 @@ from mpadam.processor import remembered_native_bf16_products
 from mpadam.study.config import ModelConfig, RegimeConfig, ScheduleConfig, StudyConfig
 from mpadam.study.grid import RunKey, TuningKey, selection_key, trial_values
 from mpadam.study.load import ConfigError, read_yaml, to_yaml
+from mpadam.study.numerics_version import numerics_version
 from mpadam.study.section import Section
 
 log = logging.getLogger(__name__)
-
-# Raised whenever the numbers of an unchanged run change; tests/golden tells when that is.
-NUMERICS_VERSION = 1
 
 Half = Literal["selection", "report"]
 Bf16Products = Literal["native", "float32"]
@@ -192,15 +190,16 @@ def _request(config: StudyConfig, labels: Labels, *, half: Half, fraction: float
         "fraction": fraction,
         "data": config.data.model_dump(mode="json", include=_DATA),
         "training": _training(config, labels.optimizer),
-        **_numerics(),
+        **_numerics(config.regimes[labels.regime].masters, str(config.optimizer_name(labels.optimizer))),
         "evaluation": config.evaluation.model_dump(mode="json"),
         "wandb": config.wandb.model_dump(mode="json"),
     }
 
 
-def _numerics() -> dict[str, int]:
-    """The numerics version, so that raising it asks for every run again; the first is said by saying nothing."""
-    return {"numerics_version": NUMERICS_VERSION} if NUMERICS_VERSION > 1 else {}
+def _numerics(masters: str, optimizer: str) -> dict[str, int]:
+    """The numerics version, so that raising it asks for the run again; the first is said by saying nothing."""
+    version = numerics_version(masters, optimizer)
+    return {"numerics_version": version} if version > 1 else {}
 
 
 def _training(config: StudyConfig, entry: str) -> dict[str, Any]:
@@ -293,7 +292,7 @@ def resolve(
     _check_supply(steps * batch, manifest["train_sequences"], data_config["epochs"], request["labels"])
     regime = RegimeConfig(**request["regime"])
     spec = RunSpec(
-        numerics_version=NUMERICS_VERSION,
+        numerics_version=numerics_version(regime.masters, request["optimizer"]),
         seed=request["labels"]["seed"],
         model=ModelSpec(
             **model.model_dump(include={"hidden_size", "intermediate_size", "layers", "heads"}),

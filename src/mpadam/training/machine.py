@@ -10,7 +10,8 @@ from contextlib import contextmanager
 
 from mpadam.compiler import compile_problem
 from mpadam.processor import native_bf16_products
-from mpadam.study.spec import NUMERICS_VERSION, RunSpec
+from mpadam.study.numerics_version import numerics_version
+from mpadam.study.spec import RunSpec
 from mpadam.training.streams import stream_seed
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -38,10 +39,11 @@ def configure(spec: RunSpec) -> None:
 def _check(spec: RunSpec) -> None:
     from mpadam.model.capabilities import require
 
-    if spec.numerics_version != NUMERICS_VERSION:
+    version = numerics_version(spec.regime.masters, spec.optimizer.name)
+    if spec.numerics_version != version:
         raise ValueError(
             f"numerics_version: run.yaml was written for {spec.numerics_version}, this program computes "
-            f"{NUMERICS_VERSION}; write run.yaml anew (mpadam spec), or use the program it was written by"
+            f"{version}; write run.yaml anew (mpadam spec), or use the program it was written by"
         )
     require(
         attention=spec.model.attention,

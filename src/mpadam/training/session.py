@@ -223,6 +223,7 @@ def _optimizer(spec: RunSpec, model: LlamaForCausalLM) -> LowPrecisionOptimizer:
         masters=weight_format(spec.regime),
         shadow=spec.regime.shadow,
         shadow_dtype=spec.regime.shadow_dtype,
+        carry_dtype=spec.regime.carry_dtype,
         state_dtype=spec.optimizer.state_dtype,
         seed=stream_seed(spec.seed, "rounding"),
         compile=spec.training.compile,
