@@ -110,7 +110,7 @@ def test_weights_that_shrink_find_smaller_scales_again(f: Format) -> None:
     w = f.decode(stored)
     anew = scales_of(f, f.encode(w))
     assert (scales_of(f, stored) <= 10 * anew).all()  # float16 scales of 2**-24 times 1, 2, 3 ...
-    assert np.median(scales_of(f, stored) / first) < 0.1
+    assert np.median(scales_of(f, stored) / first) < 0.2
     assert 0.003 < w.pow(2).mean().sqrt() / 0.02 < 0.03
 
 
