@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from mpadam.numerics import Bf16, Encoded, Format, Fp8Blocks, NvFp4, random_bits
+from mpadam.optim.store import StorePlan, WeightStore
 
 GRIDS = {"e2m1": (1, 0, 6.0), "e4m3": (3, -6, 448.0), "e5m2": (2, -14, 57344.0), "bf16": (7, -126, 3.4e38)}
 FP8 = [
@@ -150,3 +151,42 @@ def test_a_block_that_was_not_a_number_gets_a_scale_again(f: NvFp4) -> None:
     healed = f.decode(write(f, x, stored, 1))
     assert healed.isfinite().all()
     assert (healed - x).abs().max() < 0.04
+
+
+# -- with a shadow ----------------------------------------------------------------------------------------------------
+
+
+def store_of(f: Format, shadow: str, values: torch.Tensor) -> WeightStore:
+    store = WeightStore(StorePlan(f, "stochastic", shadow), torch.empty_like(values, dtype=torch.bfloat16), {})
+    store.initialise(values)
+    return store
+
+
+@pytest.mark.parametrize("shadow", ["refreshed", "persistent"])
+@named(BLOCKS)
+def test_a_step_of_zero_moves_nothing_beside_a_shadow(f: Format, shadow: str) -> None:
+    """A bf16 shadow does not hold what NVFP4 or float16 scales decode to, which moved weights in every update."""
+    store = store_of(f, shadow, weights(16))
+    store.write(store.read(), torch.zeros(16, 272), 1)  # a persistent shadow holds no more than its dtype does
+    weight, copy = store.read(), store.param.clone()
+    for t in range(2, 5):
+        store.write(store.read(), torch.zeros(16, 272), t)
+    assert torch.equal(store.read(), weight)
+    assert torch.equal(store.param, copy)
+
+
+@pytest.mark.parametrize("shadow", ["refreshed", "persistent"])
+@named(NVFP4)
+def test_steps_that_a_bf16_shadow_would_lose_are_right_in_the_mean(f: Format, shadow: str) -> None:
+    """1e-3 |w| is below half a bf16 ulp of most weights: rounded to nearest, the shadow would lose it."""
+    draws = 4000
+    store = store_of(f, shadow, weights(1).expand(draws, 272).contiguous())
+    w = store.read()
+    delta = 1e-3 * w.abs()
+    store.write(w, delta, 1)
+    gained = (store.read() - w).double().mean(0).numpy()
+    deviation = (store.read() - w).double().std(0).numpy() / draws**0.5
+    expected = delta[0].double().numpy()
+    moved = np.abs(expected) > 0
+    assert np.mean(np.abs(gained - expected)[moved] < 3 * deviation[moved] + 1e-9) > 0.95
+    assert abs(gained[moved].sum() / expected[moved].sum() - 1) < 0.1
