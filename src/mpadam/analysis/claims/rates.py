@@ -34,7 +34,7 @@ def _source(config: StudyConfig, key: CellKey) -> TuningKey:
 
 
 def _edges(keys: Sequence[CellKey], config: StudyConfig, tunings: Tunings) -> tuple[str, ...]:
-    """Best rates at the end of their range, also where they are taken from another tuning."""
+    """Best rates without worse neighbours on both sides, also where they are taken from another tuning."""
     found = []
     for key in keys:
         source = _source(config, key)
@@ -50,8 +50,8 @@ def _unequal(terms: Weighted, config: StudyConfig, tunings: Tunings) -> tuple[st
     keys = [source.cell for source, _ in terms]
     told = [line for key in keys if (line := _borrowed(config, key))]
     sources = {key: tunings[_source(config, key)] for key in keys}
-    trials = {f"{key.optimizer} {len(tuning.trials)}" for key, tuning in sources.items()}
-    if len({len(tuning.trials) for tuning in sources.values()}) > 1:
+    trials = {f"{key.optimizer} {tuning.listed}" for key, tuning in sources.items()}
+    if len({tuning.listed for tuning in sources.values()}) > 1:
         told.append(f"trials: {', '.join(sorted(trials))}")
     ranges = {key.optimizer: _ranges(tuning) for key, tuning in sources.items() if tuning.trials}
     if len({text for text, _ in ranges.values()}) > 1 and len({octaves for _, octaves in ranges.values()}) > 1:
