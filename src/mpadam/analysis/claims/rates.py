@@ -34,7 +34,7 @@ def _source(config: StudyConfig, key: CellKey) -> TuningKey:
 
 
 def _edges(keys: Sequence[CellKey], config: StudyConfig, tunings: Tunings) -> tuple[str, ...]:
-    """Best rates without worse neighbours on both sides, also where they are taken from another tuning."""
+    """Best rates at the end of their range, also where they are taken from another tuning."""
     found = []
     for key in keys:
         source = _source(config, key)
