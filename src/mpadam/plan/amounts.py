@@ -118,7 +118,9 @@ def further_note(model: CostModel) -> list[str]:
     first = [training for training in trials(model.config) if training.trial == 0]
     hours = extend * sum(map(model.hours, first))
     allowed = f"tuning.extend: up to {extend} further trials for each of {len(first)} tunings, in one job each"
-    return [f"{allowed}, at most {hours:.2g} {'core' if model.on_cpu else 'GPU'}-hours more"] if extend else []
+    return (
+        [f"{allowed}, at most {hours:.2g} {'core' if model.on_cpu else 'GPU'}-hours more"] if extend and first else []
+    )
 
 
 def _too_few(model: CostModel, cell: CellCost) -> str:
