@@ -219,10 +219,10 @@ def test_further_trials_are_told_apart_and_do_not_make_tuning_unequal(tmp_path: 
     )
     table = hyperparameters(collect(study.config, study.paths))
     assert (table.notes, {entry.text for row in table.rows for entry in row[3:4]}) == ((), {"3", "3 + 1"})
-    assert hyper_row(study, optimizer="AdamW+SR")["lr"] == "0.003"  # 0.001 was tried further
-    path = next(t for t in collect(study.config, study.paths).tunings if t.key.optimizer == "adamw-sr").key
-    content = yaml.safe_load(study.paths.selected(path).read_text())
-    study.paths.selected(path).write_text(yaml.safe_dump({**content, "further": {"allowed": 9, "made": 1}}))
+    assert hyper_row(study, optimizer="AdamW + SR")["lr"] == "0.003"  # 0.001 was tried further
+    key = next(t for t in collect(study.config, study.paths).tunings if t.key.optimizer == "adamw-sr").key
+    content = yaml.safe_load(study.paths.selected(key).read_text())
+    study.paths.selected(key).write_text(yaml.safe_dump({**content, "further": {"allowed": 9, "made": 1}}))
     assert any("allows 2 further trials, not 9" in line for line in collect(study.config, study.paths).refusals)
 
 
