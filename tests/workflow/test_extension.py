@@ -48,10 +48,10 @@ def test_further_trials_are_one_job_and_repeat_nothing(extending: Toy) -> None:
     assert summary.read_text() == before
     assert metrics == {path: path.stat().st_mtime_ns for path in tuning.glob("trial*/metrics.jsonl")}
 
-    extending.edit("toy.yaml", "trials_per_job: all", "trials_per_job: 1")
-    assert extending.planned(SELECTED) == {}
     extending.edit("toy.yaml", "extend: 2", "extend: 3")
     assert extending.planned(SELECTED) == {"extend": 1, "select": 1}
+    extending.edit("toy.yaml", "trials_per_job: all", "trials_per_job: 1")
+    assert extending.planned(SELECTED) == {"trial_spec": 2, "trial": 2, "extend": 1, "select": 1}
 
 
 def test_without_an_allowance_no_job_is_added(toy: Toy) -> None:
