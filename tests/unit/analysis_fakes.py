@@ -24,7 +24,7 @@ from mpadam.study.grid import RunKey, run_keys, selection_key, trial_values, tun
 from mpadam.study.load import parse_study
 from mpadam.study.paths import StudyPaths
 from mpadam.study.spec import Auto, resolve, run_request, tuning_identity, write_run_file
-from mpadam.study.tuning import select
+from mpadam.study.tuning import select, with_further
 
 MANIFEST = {
     "fingerprint": "0123456789abcdef",
@@ -122,11 +122,14 @@ def _original(content: str) -> Path:
 def _write_tuning(study: FakeStudy, key: Any) -> dict[str, float]:
     if not tuning_identity(study.config, key):
         return {}
-    trials = [
-        {"values": values, "status": "completed", "val_loss": 5.0 + abs(values["lr"] - 3e-3), "hash": f"{k:016x}"}
-        for k, values in enumerate(trial_values(study.config, key.optimizer))
-    ]
-    selection = select(trials)
+
+    def made(number: int, values: dict[str, float]) -> dict[str, Any]:
+        loss = 5.0 + abs(values["lr"] - 3e-3)
+        return {"values": values, "status": "completed", "val_loss": loss, "hash": f"{number:016x}"}
+
+    listed = [made(k, values) for k, values in enumerate(trial_values(study.config, key.optimizer))]
+    allowance = study.config.tuning.extend
+    selection = select(with_further(listed, allowance, made), allowance)
     path = study.paths.selected(key)
     path.parent.mkdir(parents=True)
     path.write_text(yaml.safe_dump(selection, sort_keys=False))

@@ -210,6 +210,22 @@ def test_T6_diverged_trials_are_counted_and_a_tuning_of_only_such_says_so(study:
     assert hyper_row(study, optimizer="AdamW")["loss"] == "all div."
 
 
+def test_further_trials_are_told_apart_and_do_not_make_tuning_unequal(tmp_path: Path) -> None:
+    """Issue 17, B4: the allowance is the same for every optimizer, what it was used for is not."""
+    optimizers = {"adamw": {"search": {"lr": [1e-3, 3e-3, 9e-3]}}, "adamw-sr": {"search": {"lr": [3e-3, 9e-3, 2.7e-2]}}}
+    tuning = {"mode": "search", "trials": 3, "extend": 2}
+    study = fake_study(
+        tmp_path / "results", optimizers=optimizers, tuning=tuning, grids=[{"name": "all", "models": ["tiny"]}]
+    )
+    table = hyperparameters(collect(study.config, study.paths))
+    assert (table.notes, {entry.text for row in table.rows for entry in row[3:4]}) == ((), {"3", "3 + 1"})
+    assert hyper_row(study, optimizer="AdamW + SR")["lr"] == "0.003"  # 0.001 was tried further
+    key = next(t for t in collect(study.config, study.paths).tunings if t.key.optimizer == "adamw-sr").key
+    content = yaml.safe_load(study.paths.selected(key).read_text())
+    study.paths.selected(key).write_text(yaml.safe_dump({**content, "further": {"allowed": 9, "made": 1}}))
+    assert any("allows 2 further trials, not 9" in line for line in collect(study.config, study.paths).refusals)
+
+
 def test_a_tuning_that_is_not_there_shows_as_missing(study: FakeStudy) -> None:
     study.paths.selected(collect(study.config, study.paths).tunings[0].key).unlink()
     row = hyper_row(study, optimizer="AdamW")

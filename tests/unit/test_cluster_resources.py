@@ -11,8 +11,10 @@ from mpadam.cluster.container import bind_paths, bind_variable, checked_image
 from mpadam.cluster.resources import STOP_AFTER, launch, site_resources, training_resources
 from mpadam.plan.model import runtime_minutes
 from mpadam.study.config import StudyConfig
-from mpadam.study.grid import RunKey
-from mpadam.study.load import merge, parse_study, read_yaml
+from mpadam.study.grid import RunKey, TuningKey
+from mpadam.study.load import load_study, merge, parse_study, read_yaml
+from mpadam.study.paths import StudyPaths
+from mpadam.study.workflow import Workflow
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,6 +74,16 @@ def test_training_stops_ahead_of_the_limit(runtime: int, minutes: int) -> None:
     line = "echo " + STOP_AFTER.replace("{resources.runtime}", str(runtime))
     done = subprocess.run(["bash", "-euo", "pipefail", "-c", line], capture_output=True, text=True, check=True)
     assert done.stdout == f"--stop-after-minutes {minutes}\n"
+
+
+@pytest.mark.parametrize(("per_job", "jobs"), [("1", 8), ("all", 2)])
+def test_the_job_of_further_trials_gets_the_time_of_all_that_are_allowed(per_job: str, jobs: int) -> None:
+    """Issue 17, B4: 8 further trials take as long as 8 jobs of one trial, or as 2 of all 4 that are listed."""
+    words = [f"tuning={{extend: 8, trials_per_job: {per_job}}}"]
+    config = load_study([ROOT / "config.yaml", ROOT / "studies/smoke.yaml"], words)
+    key = TuningKey("200k", "bf16-bf16", "adamw")
+    runtime = Workflow(config, StudyPaths("smoke")).extension_resources()["runtime"]
+    assert runtime(SimpleNamespace(**vars(key)), 1) == jobs * runtime_minutes(config, key)
 
 
 def test_one_process_a_gpu() -> None:

@@ -329,3 +329,16 @@ def test_the_overlay_of_the_smoke_study_is_planned_in_core_hours(
     assert "core-hours" in text
     assert "GPU" not in text
     assert "C4" not in text, "its text is built in"
+
+
+def test_the_allowance_of_further_trials_is_told_as_an_upper_bound() -> None:
+    """Issue 17, B4: what they come to is known only when the trials before them are done."""
+    tuning = {"mode": "search", "trials": 3, "extend": 4}
+    content = {**PAPER, "optimizers": {"adamw": PAPER["optimizers"]["adamw"]}, "tuning": tuning}
+    config, without = parse_study(content), parse_study({**content, "tuning": {**tuning, "extend": 0}})
+    hours = 4 * sum(CostModel(config).hours(training) for training in trials(config) if training.trial == 0)
+    (note,) = [note for note in make_plan(config).notes if "tuning.extend" in note]
+    assert "up to 4 further trials for each of 3 tunings" in note
+    assert f"at most {hours:.2g} GPU-hours more" in note
+    assert make_plan(config).total == make_plan(without).total
+    assert not [note for note in make_plan(without).notes if "tuning.extend" in note]

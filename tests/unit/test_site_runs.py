@@ -40,7 +40,7 @@ def test_a_page_has_the_result_the_curve_and_where_the_rates_come_from(study: Fa
         f"validation perplexity {summary['val_ppl']:.4f}",
         f"identity {summary['hash']}",
         "The same with another seed: seed 0 (",
-        "lr 0.003 chosen by tuning lr_mult 0.004 chosen by tuning, at the edge of what was tried",
+        "lr 0.003 chosen by tuning lr_mult 0.004 chosen by tuning, without worse neighbours on both sides",
         "lr 0.001, lr_mult 0.004 148.71 lr 0.003, lr_mult 0.004 148.41 chosen",
         "optimizer.name m-plus-adam",
         "training.steps 50",

@@ -13,7 +13,7 @@ from mpadam.plan.jobs import Training, runs, trials
 from mpadam.status.report import duration, read_status, to_text
 from mpadam.status.watch import CLEAR, watch
 from mpadam.study.config import StudyConfig
-from mpadam.study.load import load_study
+from mpadam.study.load import load_study, parse_study
 from mpadam.study.paths import StudyPaths
 from mpadam.training.lock import RunLock
 
@@ -54,6 +54,14 @@ def begin(config: StudyConfig, results: Path, training: Training) -> Path:
 def end(folder: Path, **changes: object) -> None:
     content = {"hash": "0123456789abcdef", "status": "completed", "steps": 100, "val_loss": 3.0, **changes}
     (folder / "summary.json").write_text(json.dumps(content))
+
+
+def test_further_trials_count_once_they_are_begun(tmp_path: Path) -> None:
+    config = parse_study({**CONTENT, "tuning": {**CONTENT["tuning"], "extend": 2}})
+    assert read_status(config, tmp_path).counts(trials=True) == {"waiting": 2}
+    key = trials(config)[0].key
+    end(begin(config, tmp_path, Training(key, 2)))
+    assert read_status(config, tmp_path).counts(trials=True) == {"done": 1, "waiting": 2}
 
 
 def test_runs_and_trials_are_counted_by_state(config: StudyConfig, tmp_path: Path) -> None:

@@ -88,6 +88,20 @@ def run_files(*folders, checked):
     return files
 
 
+def trials_before_further(wildcards):
+    """An input function: summaries of a tuning's trials. The further ones are in no job's outputs, so one that was lost
+    or edited asks here for the job that makes them."""
+    selected = Path(
+        f"{ROOT}/tuning/{TUNING}/selected.yaml".format(**dict(wildcards.items()))
+    )
+    if workflow.is_main_process and any(
+        not (folder / "summary.json").exists() or is_edited(folder, checked=selected)
+        for folder in STUDY.further_folders(wildcards)
+    ):
+        workflow.dag.forcefiles.update(STUDY.extension(wildcards))
+    return STUDY.trial_summaries(wildcards)
+
+
 def nothing_unless_refused(table):
     """An input function: no file at all."""
 

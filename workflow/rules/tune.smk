@@ -2,7 +2,11 @@
 #
 # Inputs:  run.yaml of each trial
 # Outputs: summary.json of each trial; selected.yaml, the rates that the runs use
-# Steps:   train the trials (one job each, or all of a tuning in one: tuning.trials_per_job), take the best
+# Steps:   train the trials (one job each, or all of a tuning in one: tuning.trials_per_job); train further ones, in one
+#          job, while the best one lacks a neighbour to compare it with (tuning.extend); take the best
+#
+# How many further trials there are, and which, is known only when the ones before are done. They are no outputs:
+# extension.yaml says which there are. A finished one is answered from its folder when the job runs again.
 
 if STUDY.config.tuning.trials_per_job == "all":
 
@@ -80,9 +84,33 @@ else:
             + " --replace --run-dir {params.folder:q} > {log:q} 2>&1"
 
 
+if STUDY.config.tuning.extend:
+
+    rule extend:
+        input:
+            trials_before_further,
+        output:
+            f"{ROOT}/tuning/{TUNING}/extension.yaml",
+        log:
+            f"{LOGS}/tune/{TUNING}/extend.log",
+        benchmark:
+            f"{LOGS}/tune/{TUNING}/extend.benchmark.tsv"
+        threads: STUDY.config.training.threads
+        resources:
+            **STUDY.extension_resources(),
+        params:
+            searched=STUDY.tuning_text,
+            folders=STUDY.trial_folders,
+        shell:
+            "{resources.launcher} extend "
+            + STOP
+            + " --trials {params.folders:q} --searched {params.searched:q} --out {output:q} > {log:q} 2>&1"
+
+
 rule select:
     input:
-        STUDY.trial_summaries,
+        trials=STUDY.trial_summaries,
+        further=STUDY.extension,
     output:
         f"{ROOT}/tuning/{TUNING}/selected.yaml",
     log:
@@ -90,4 +118,4 @@ rule select:
     params:
         searched=STUDY.tuning_text,
     shell:
-        "mpadam tune --trials {input:q} --searched {params.searched:q} --out {output:q} > {log:q} 2>&1"
+        "mpadam tune --trials {input.trials:q} --searched {params.searched:q} --out {output:q} > {log:q} 2>&1"

@@ -24,7 +24,8 @@ from mpadam.analysis.entries import METHOD
 from mpadam.analysis.pictures import Picture, drawing
 from mpadam.analysis.style import OPTIMIZERS, SYMBOLS
 from mpadam.analysis.tables import number_text
-from mpadam.analysis.tunings import Tuning, trial_loss
+from mpadam.analysis.tunings import Tuning
+from mpadam.study.tuning import trial_loss
 
 REGIME = "bf16-bf16"
 _GREY = "#444444"

@@ -202,9 +202,10 @@ def hyperparameters(collected: Collected) -> Table:
         title="Hyper-parameters",
         caption=(
             "Rates that the tuning chose on its own seed and on the half of the validation text that no table reports, "
-            "and values that the study gives. edge: the best value lies at an end of the values tried (not "
-            "bracketed), so a better one may lie beyond. loss: selection loss of the best trial, nats a token. The CSV "
-            "file has every hyper-parameter, defaults too."
+            "and values that the study gives. trials: those that the study lists, + further ones beside the best. "
+            "edge: of the best trial's neighbours with a smaller and a larger value, one was not tried or is not worse "
+            "(not bracketed), so a better value may lie there. loss: selection loss of the best trial, nats a token. "
+            "The CSV file has every hyper-parameter, defaults too."
         ),
         header=("model", "regime", "optimizer", "trials", "loss", *decided),
         rows=tuple(
@@ -232,7 +233,8 @@ def _trials_text(tuning: Tuning) -> str:
     if not tuning.trials:
         return _HOW[tuning.status]
     diverged = sum(trial["status"] != "completed" for trial in tuning.trials)
-    return f"{len(tuning.trials)}" + (f" ({diverged} div.)" if diverged else "")
+    further = len(tuning.trials) - tuning.listed
+    return f"{tuning.listed}" + (f" + {further}" if further else "") + (f" ({diverged} div.)" if diverged else "")
 
 
 def _loss_text(tuning: Tuning) -> str:
@@ -278,7 +280,7 @@ def _value_rows(config: StudyConfig, tuning: Tuning) -> list[dict[str, object]]:
 
 def _tuning_notes(collected: Collected) -> tuple[str, ...]:
     told = []
-    counts = {len(tuning.trials) for tuning in collected.tunings if tuning.trials}
+    counts = {tuning.listed for tuning in collected.tunings if tuning.trials}
     if len(counts) > 1:
         told.append(f"Unequal tuning: between {min(counts)} and {max(counts)} trials; compare with care.")
     transfer = collected.config.tuning.transfer

@@ -14,6 +14,7 @@ from mpadam.study.grid import TuningKey, trial_values
 from mpadam.study.load import ConfigError, read_yaml
 from mpadam.study.paths import StudyPaths
 from mpadam.study.spec import tuning_identity
+from mpadam.study.tuning import bracketed, trial_loss
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,9 @@ class Tuning:
     status: "fixed" (the study gives the values), "selected" (the best of the trials), "diverged" (every trial did, the
         lowest rates were taken), "missing" (not chosen yet) or "refused" (`problem` says why).
     fixed, selected: hyper-parameter -> value, given by the study and found by the trials.
-    bracketed: searched hyper-parameter -> whether smaller and larger values than the chosen one were tried.
-    trials: each with `values`, `status`, `val_loss`, `hash`; best: index of the chosen one.
+    bracketed: searched hyper-parameter -> whether the chosen one's neighbours on both sides were tried and are worse.
+    trials: each with `values`, `status`, `val_loss`, `hash`, further ones (tuning.extend) also `why`; best: index of
+        the chosen one.
     """
 
     key: TuningKey
@@ -40,6 +42,11 @@ class Tuning:
     def values(self) -> dict[str, float | None]:
         """All values that the study or its trials decided; the rest are the optimizer's defaults."""
         return {**self.fixed, **self.selected}
+
+    @property
+    def listed(self) -> int:
+        """How many trials the study lists, without the further ones."""
+        return sum("why" not in trial for trial in self.trials)
 
     @property
     def sweep(self) -> Sweep | None:
@@ -59,12 +66,6 @@ class Sweep:
     median: float
 
 
-def trial_loss(trial: Mapping[str, Any]) -> float:
-    """Validation loss of a trial in nats a token; infinity where it diverged."""
-    done = trial["status"] == "completed" and math.isfinite(trial["val_loss"])
-    return float(trial["val_loss"]) if done else math.inf
-
-
 def trial_perplexity(trial: Mapping[str, Any]) -> float:
     """exp(loss) of a trial; infinity where it diverged, or where the number is too large to be one."""
     loss = trial_loss(trial)
@@ -82,8 +83,8 @@ def read_tuning(config: StudyConfig, paths: StudyPaths, key: TuningKey) -> Tunin
             return Tuning(key, "missing", fixed, problem="selected.yaml: not there yet")
         content = read_yaml(path)
         trials = tuple(content["trials"])
-        if [trial["values"] for trial in trials] != trial_values(config, key.optimizer):
-            return Tuning(key, "refused", fixed, problem="selected.yaml: stale: the study now searches other values")
+        if other := _other_than(config, key, content):
+            return Tuning(key, "refused", fixed, problem=f"selected.yaml: stale: the study now {other}")
         if not content["values"].keys() == content["bracketed"].keys() == trials[content["best"]]["values"].keys():
             raise KeyError("a searched value without a choice, or without a word on its range")
         diverged = all(trial["status"] != "completed" for trial in trials)
@@ -92,7 +93,7 @@ def read_tuning(config: StudyConfig, paths: StudyPaths, key: TuningKey) -> Tunin
             "diverged" if diverged else "selected",
             fixed,
             selected=content["values"],
-            bracketed=content["bracketed"],
+            bracketed=bracketed(trials, trials[content["best"]]),
             trials=trials,
             best=content["best"],
         )
@@ -102,3 +103,12 @@ def read_tuning(config: StudyConfig, paths: StudyPaths, key: TuningKey) -> Tunin
         return Tuning(
             key, "refused", fixed, problem="selected.yaml: not a selection; delete it and run the workflow again"
         )
+
+
+def _other_than(config: StudyConfig, key: TuningKey, content: Mapping[str, Any]) -> str:
+    """What the study asks of a tuning and its selected.yaml was not made of; empty where there is nothing."""
+    listed = [trial["values"] for trial in content["trials"] if "why" not in trial]
+    if listed != trial_values(config, key.optimizer):
+        return "searches other values"
+    allowed = content.get("further", {"allowed": 0})["allowed"]
+    return "" if allowed == config.tuning.extend else f"allows {config.tuning.extend} further trials, not {allowed}"

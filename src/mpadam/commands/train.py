@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,22 +40,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.stop_after_minutes is not None and not args.stop_after_minutes >= 0:
-        raise ValueError(f"--stop-after-minutes {args.stop_after_minutes}: give a number of minutes from 0")
+    check_minutes(args.stop_after_minutes)
     if args.processes < 1:
         raise ValueError(f"--processes {args.processes}: give at least 1")
     if args.processes > 1:
         from mpadam.training.launch import launch
 
         return launch(args.processes, _arguments(args))
+    return in_ranks(args, lambda stop, ranks: _train_all(args, stop, ranks))
+
+
+def check_minutes(minutes: float | None) -> None:
+    if minutes is not None and not minutes >= 0:
+        raise ValueError(f"--stop-after-minutes {minutes}: give a number of minutes from 0")
+
+
+def in_ranks(args: argparse.Namespace, work: Callable[[Stopper, Ranks], int]) -> int:
+    """Do `work`, which trains, on this process or those that torchrun has started; returns its exit code."""
     from mpadam.training.ranks import joined
     from mpadam.training.stopping import EndedAtOnceError, Stopper
 
     try:
         with Stopper(args.stop_after_minutes) as stop, joined() as ranks:
-            return _train_all(args, stop, ranks)
+            return work(stop, ranks)
     except EndedAtOnceError as error:
-        print(f"mpadam train: {error}", file=sys.stderr)
+        print(f"mpadam {args.command}: {error}", file=sys.stderr)
         return error.exit_code
 
 
@@ -67,7 +77,7 @@ def _train_all(args: argparse.Namespace, stop: Stopper, ranks: Ranks) -> int:
 
     first = 0
     for folder in args.run_dir:
-        code = _train(folder, args, stop, ranks)
+        code = train_one(folder, stop, ranks, replace=args.replace, change_world_size=args.change_world_size)
         if code == EXIT_STOPPED:
             return code
         first = first or code
@@ -83,7 +93,7 @@ def _arguments(args: argparse.Namespace) -> list[str]:
     return given if minutes is None else [*given, "--stop-after-minutes", str(minutes)]
 
 
-def _train(folder: Path, args: argparse.Namespace, stop: Stopper, ranks: Ranks) -> int:
+def train_one(folder: Path, stop: Stopper, ranks: Ranks, *, replace: bool, change_world_size: bool = False) -> int:
     """Train one folder; returns the exit code. What went wrong is said by the leading rank alone."""
     from mpadam.cli import EXIT_BAD_INPUT
     from mpadam.training.folder import RefusedError
@@ -91,9 +101,7 @@ def _train(folder: Path, args: argparse.Namespace, stop: Stopper, ranks: Ranks) 
     from mpadam.training.stopping import EXIT_STOPPED
 
     try:
-        return train_folder(
-            folder, stop=stop, replace=args.replace, ranks=ranks, change_world_size=args.change_world_size
-        )
+        return train_folder(folder, stop=stop, replace=replace, ranks=ranks, change_world_size=change_world_size)
     except RefusedError as error:
         code, message = EXIT_REFUSED, str(error)
     except ValueError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 HELP = "choose the rates of one (model, regime, optimizer) from its finished trials"
 EXAMPLE = (
@@ -14,36 +15,42 @@ EXAMPLE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trials", required=True, type=Path, nargs="+", help="summary.json of each trial, in order")
-    parser.add_argument("--searched", required=True, help="JSON whose `trials` lists the searched values of each trial")
+    parser.add_argument(
+        "--searched",
+        required=True,
+        help="JSON: `trials` lists the searched values of each trial, `extend` says how many further ones may count",
+    )
     parser.add_argument("--out", required=True, type=Path, help="selected.yaml to write")
 
 
 def run(args: argparse.Namespace) -> int:
-    import json
-
     from mpadam.atomic import write_text
-    from mpadam.stored import stored
     from mpadam.study.load import to_yaml
-    from mpadam.study.tuning import select
-    from mpadam.training.folder import RunFolder, altered
+    from mpadam.study.tuning import select, with_further
+    from mpadam.training.trials import further_folder, read_trial
 
-    searched = json.loads(args.searched)["trials"]
-    if len(searched) != len(args.trials):
-        raise ValueError(f"--trials names {len(args.trials)} summaries, --searched lists {len(searched)} trials")
-    trials = []
-    for values, path in zip(searched, args.trials, strict=True):
-        with stored(path, remedy="delete it and run the workflow again"):
-            summary = json.loads(path.read_text(encoding="utf-8"))
-            found = summary["spec"]["optimizer"]["values"]
-            trial = {"values": values, **{key: summary[key] for key in ("status", "val_loss", "hash")}}
-            fault = altered(RunFolder(path.parent), summary)
-        if fault:
-            raise ValueError(f"{path}: edited: {fault}; delete it and run the workflow again")
-        wrong = [key for key, value in values.items() if found.get(key) != value]
-        if wrong:
-            raise ValueError(f"{path}: {wrong[0]} is {found.get(wrong[0])}, not {values[wrong[0]]}: stale")
-        trials.append(trial)
-    selected = select(trials)
+    folders = [path.parent for path in args.trials]
+    trials, allowance = read_searched(args.searched, folders)
+
+    def made(number: int, values: dict[str, float]) -> dict[str, Any]:
+        return read_trial(further_folder(folders[0], number), values)
+
+    trials = with_further(trials, allowance, made)
+    selected = select(trials, allowance)
     write_text(args.out, to_yaml(selected))
     print(f"{args.out}: trial {selected['best']} of {len(trials)}: {selected['values']}")
     return 0
+
+
+def read_searched(text: str, folders: list[Path]) -> tuple[list[dict[str, Any]], int]:
+    """The finished trials in these folders, of which the JSON lists the searched values, and how many further ones
+    there may be."""
+    import json
+
+    from mpadam.training.trials import read_trial
+
+    searched = json.loads(text)
+    values = searched["trials"]
+    if len(values) != len(folders):
+        raise ValueError(f"--trials names {len(folders)} trials, --searched lists {len(values)}")
+    return [read_trial(f, v) for v, f in zip(values, folders, strict=True)], searched.get("extend", 0)

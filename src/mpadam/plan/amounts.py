@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mpadam.plan.assumptions import GPUS
 from mpadam.plan.cost import activation_bytes
-from mpadam.plan.jobs import Training
+from mpadam.plan.jobs import Training, trials
 from mpadam.plan.model import CostModel
 from mpadam.study.grid import RunKey, TuningKey
 
@@ -110,6 +110,17 @@ def notes(model: CostModel, costs: Sequence[CellCost]) -> list[str]:
     memory = GPUS[model.gpu].memory
     large = [_too_large(model, cell) for cell in dearest.values() if (cell.memory_bytes or 0.0) > memory]
     return [*few, *large]
+
+
+def further_note(model: CostModel) -> list[str]:
+    """What the further trials that `tuning.extend` allows would add at most: a line, if it allows any."""
+    extend = model.config.tuning.extend
+    first = [training for training in trials(model.config) if training.trial == 0]
+    hours = extend * sum(map(model.hours, first))
+    allowed = f"tuning.extend: up to {extend} further trials for each of {len(first)} tunings, in one job each"
+    return (
+        [f"{allowed}, at most {hours:.2g} {'core' if model.on_cpu else 'GPU'}-hours more"] if extend and first else []
+    )
 
 
 def _too_few(model: CostModel, cell: CellCost) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from mpadam.presence import is_there
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey, TuningKey, run_keys, selection_key, trial_values, tuning_keys
 from mpadam.study.paths import StudyPaths
@@ -46,6 +47,13 @@ def trials(config: StudyConfig, tunings: list[TuningKey] | None = None) -> list[
         if tuning_identity(config, key)
         for trial in range(len(trial_values(config, key.optimizer)))
     ]
+
+
+def further_trials(config: StudyConfig, paths: StudyPaths) -> list[Training]:
+    """The further trials (tuning.extend) that have been begun."""
+    allowed = range(config.tuning.trials, config.tuning.trials + config.tuning.extend)
+    found = [Training(key, k) for key in tuning_keys(config) if tuning_identity(config, key) for k in allowed]
+    return [training for training in found if is_there(training.folder(paths) / "run.yaml")]
 
 
 def trials_for(config: StudyConfig, keys: list[RunKey]) -> list[Training]:

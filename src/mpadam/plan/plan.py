@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mpadam.plan.amounts import Amount, CellCost, amount, cells, notes
+from mpadam.plan.amounts import Amount, CellCost, amount, cells, further_note, notes
 from mpadam.plan.assumptions import DEFAULT_GPU, GPUS
 from mpadam.plan.jobs import Training, runs, trials, trials_for
 from mpadam.plan.model import CostModel
@@ -79,7 +79,7 @@ def make_plan(config: StudyConfig, results: Path = Path("results"), *, gpu: str 
         budgets=tuple(budgets),
         data=data_need(config, budgets, supplied, manifest),
         results_gigabytes=_kept_bytes(model, everything) / 1e9,
-        notes=(*notes(model, costs), *([] if supplied.refuses else short)),
+        notes=(*notes(model, costs), *further_note(model), *([] if supplied.refuses else short)),
         problems=tuple(short if supplied.refuses else []),
     )
 

@@ -96,7 +96,9 @@ def _tuning(config: StudyConfig) -> str:
         return "none: the study gives all values"
     share = config.tuning.steps_fraction
     length = "" if share == 1 else f", each {share:.0%} of a run"
-    return f"{config.tuning.trials} trials for every optimizer, model and regime{length}, on seed {config.tuning.seed}"
+    further = f", and up to {config.tuning.extend} further ones around the best" if config.tuning.extend else ""
+    trials = f"{config.tuning.trials} trials for every optimizer, model and regime{further}"
+    return f"{trials}{length}, on seed {config.tuning.seed}"
 
 
 def model_facts(collected: Collected) -> list[ModelFact]:

@@ -121,7 +121,7 @@ def _hyperparameters(spec: Mapping[str, Any], summary: Mapping[str, Any], tuning
 
 def _origin(name: str, tuning: Tuning) -> str:
     if name in tuning.selected:
-        edge = "" if tuning.bracketed.get(name, True) else ", at the edge of what was tried"
+        edge = "" if tuning.bracketed.get(name, True) else ", without worse neighbours on both sides"
         return f"chosen by tuning{edge}"
     return "given by the study" if name in tuning.fixed else "default"
 

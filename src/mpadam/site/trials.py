@@ -20,11 +20,13 @@ _LARGEST_LOSS = 700.0  # exp of it is still a number
 
 @dataclass(frozen=True)
 class Trial:
-    """A tuning trial. `curve`: link to its loss curve, None where it is not there."""
+    """A tuning trial. `why`: of a further one, why it was made. `curve`: link to its loss curve, None where it is not
+    there."""
 
     values: str
     perplexity: str
     chosen: bool
+    why: str
     curve: str | None
 
 
@@ -71,6 +73,7 @@ def trials(collected: Collected, tuning: Tuning, here: Path) -> tuple[Trial, ...
                 values=", ".join(f"{name} {text_of(value)}" for name, value in trial["values"].items()),
                 perplexity=f"{math.exp(min(trial['val_loss'], _LARGEST_LOSS)):,.2f}" if done else str(trial["status"]),
                 chosen=index == tuning.best,
+                why=str(trial.get("why", "")),
                 curve=link(curve, here) if is_there(curve) else None,
             )
         )

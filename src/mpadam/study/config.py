@@ -16,6 +16,7 @@ from mpadam.diagnostics.options import Diagnostics
 from mpadam.measure.options import Measure
 from mpadam.optim.hyperparameters import check_hyperparameters
 from mpadam.optim.names import OptimizerName, parse_optimizer_name
+from mpadam.study.factors import check_searches, ends
 from mpadam.study.section import Fraction, Name, PathText, PositiveInt, Section
 from mpadam.study.text import DataConfig, TokenizerConfig
 
@@ -198,6 +199,9 @@ class TuningConfig(Section):
     budget: PositiveInt = 1
     steps_fraction: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="length of a trial, share of a run")
     seed: Annotated[int, Field(ge=0)] = Field(1000, description="of all trials; not one of the study's seeds")
+    extend: Annotated[int, Field(ge=0)] = Field(
+        0, description="further trials of a tuning, at most, while its best trial lacks a neighbour to compare it with"
+    )
     transfer: TransferConfig = TransferConfig()
     trials_per_job: Literal[1, "all"] = Field(
         1, description="all: the trials of a tuning share one job and its imports"
@@ -354,4 +358,21 @@ class StudyConfig(Section):
                     f"optimizers.{entry}: its search has {points} points, but every optimizer gets tuning.trials = "
                     f"{self.tuning.trials}: add values, or lower tuning.trials"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _equal_tuning(self) -> StudyConfig:
+        if not self.tuning.extend:
+            return self
+        used = {o for grid in self.grids for o in (self.optimizers if grid.optimizers is None else grid.optimizers)}
+        sources = {self.tuning.transfer.optimizers.get(entry, entry) for entry in used}
+        searches = {entry: self.searched(entry) for entry in self.optimizers if entry in sources}
+        searches = {entry: search for entry, search in searches.items() if search}
+        check_searches(searches, self.tuning.trials)
+        for entry, search in searches.items():
+            for key, value in ends(search, self.tuning.extend):
+                try:
+                    check_hyperparameters(self.optimizer_name(entry), {key: value})
+                except ValueError as error:
+                    raise ValueError(f"optimizers.{entry}.search: tuning.extend may try {error}; lower it") from None
         return self

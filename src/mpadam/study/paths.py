@@ -46,5 +46,9 @@ class StudyPaths:
     def trial(self, key: TuningKey, trial: int) -> Path:
         return self.tuning(key) / f"trial{trial}"
 
+    def extension(self, key: TuningKey) -> Path:
+        """The record of the further trials of a tuning."""
+        return self.tuning(key) / "extension.yaml"
+
     def selected(self, key: TuningKey) -> Path:
         return self.tuning(key) / "selected.yaml"

@@ -174,7 +174,8 @@ def tuning_identity(config: StudyConfig, key: TuningKey) -> dict[str, Any]:
     """What decides the selected values of a tuning; empty when nothing is searched."""
     if not config.searched(key.optimizer):
         return {}
-    tuning = config.tuning.model_dump(mode="json", include={"budget", "steps_fraction", "seed"})
+    fields = {"budget", "steps_fraction", "seed"} | ({"extend"} if config.tuning.extend else set())
+    tuning = config.tuning.model_dump(mode="json", include=fields)
     return {**tuning, "model": key.model, "trials": trial_values(config, key.optimizer)}
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from mpadam.cluster.resources import host_memory_mb, limited, site_resources, training_resources
@@ -24,6 +25,7 @@ from mpadam.plan.model import CostModel
 from mpadam.source import PACKAGE, files
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey, TuningKey, grid_keys, run_keys, selection_key, trial_values, tuning_keys
+from mpadam.study.load import read_yaml
 from mpadam.study.paths import StudyPaths
 from mpadam.study.spec import canonical_json, run_request, trial_request, tuning_identity
 from mpadam.study.text import DataConfig
@@ -98,6 +100,23 @@ class Workflow:
     def trial_files(self, key: TuningKey, name: str) -> list[str]:
         """File `name` of every trial of a tuning; its folder where `name` is empty."""
         return [str(self.paths.trial(key, k) / name) for k in range(len(trial_values(self.config, key.optimizer)))]
+
+    def trial_folders(self, wildcards: Any) -> list[str]:
+        """The folder of every trial of a tuning, without the further ones."""
+        return self.trial_files(_tuning_key(wildcards), "")
+
+    def extension(self, wildcards: Any) -> list[str]:
+        """The record of a tuning's further trials, where the study allows any."""
+        return [str(self.paths.extension(_tuning_key(wildcards)))] if self.config.tuning.extend else []
+
+    def further_folders(self, wildcards: Any) -> list[Path]:
+        """The folders of the further trials that this record names, if it is there."""
+        key = _tuning_key(wildcards)
+        path = self.paths.extension(key)
+        if not path.exists():
+            return []
+        record = read_yaml(path)
+        return [self.paths.trial(key, record["first"] + k) for k in range(len(record["trials"]))]
 
     # --- the study's data --------------------------------------------------------------------------------------------
 
@@ -184,6 +203,16 @@ class Workflow:
 
         def runtime(wildcards: Any, attempt: int) -> int:
             return limited(self.config, len(keys) * minutes(wildcards, attempt))
+
+        return {**asked, "runtime": runtime}
+
+    def extension_resources(self) -> dict[str, Any]:
+        """What a job that makes the further trials of a tuning asks for: a training's, and the time of all of them."""
+        asked, tuning = self.training_resources(), self.config.tuning
+        minutes, counted = asked["runtime"], 1 if tuning.trials_per_job == 1 else tuning.trials
+
+        def runtime(wildcards: Any, attempt: int) -> int:
+            return limited(self.config, -(-tuning.extend * minutes(wildcards, attempt) // counted))
 
         return {**asked, "runtime": runtime}
 

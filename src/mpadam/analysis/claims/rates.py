@@ -50,8 +50,8 @@ def _unequal(terms: Weighted, config: StudyConfig, tunings: Tunings) -> tuple[st
     keys = [source.cell for source, _ in terms]
     told = [line for key in keys if (line := _borrowed(config, key))]
     sources = {key: tunings[_source(config, key)] for key in keys}
-    trials = {f"{key.optimizer} {len(tuning.trials)}" for key, tuning in sources.items()}
-    if len({len(tuning.trials) for tuning in sources.values()}) > 1:
+    trials = {f"{key.optimizer} {tuning.listed}" for key, tuning in sources.items()}
+    if len({tuning.listed for tuning in sources.values()}) > 1:
         told.append(f"trials: {', '.join(sorted(trials))}")
     ranges = {key.optimizer: _ranges(tuning) for key, tuning in sources.items() if tuning.trials}
     if len({text for text, _ in ranges.values()}) > 1 and len({octaves for _, octaves in ranges.values()}) > 1:

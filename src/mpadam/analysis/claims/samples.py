@@ -43,7 +43,7 @@ class Sample:
     asked: seeds that the study asks for; missing: those of them without a number.
     diverged: seed -> entries whose run diverged.  tied: seeds whose terms diverged on both sides, so that nothing can
         be said.
-    edges: "entry: rate" for every rate whose best value lies at the end of its range.
+    edges: "entry: rate" for every rate that is not bracketed (`study.tuning`).
     exact: the numbers come from a computation without chance: there is one, and no seed.
     counted: where the number is a share of looks, in how many of how many it held, all seeds together.
     runs: folders of the runs behind it, relative to the study's; cell: of the first, for links.

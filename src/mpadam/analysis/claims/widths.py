@@ -9,8 +9,9 @@ from mpadam.analysis.claims.data import Rates
 from mpadam.analysis.claims.samples import Sample
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.style import optimizer_styles
-from mpadam.analysis.tunings import Tuning, trial_loss
+from mpadam.analysis.tunings import Tuning
 from mpadam.study.grid import TuningKey
+from mpadam.study.tuning import trial_loss
 
 
 def width_samples(metric: Rates, collected: Collected) -> list[Sample]:
