@@ -26,13 +26,13 @@ Tunings = Mapping[TuningKey, Tuning]
 def with_rates(sample: Sample, slot: Slot, collected: Collected) -> Sample:
     """The sample with edges, flags and sweep of the optimizers in its cell, and with what is unfair in their tuning."""
     tunings = {tuning.key: tuning for tuning in collected.tunings}
-    unfair = [line for terms in (slot.terms, slot.premise) for line in _unfair(terms, collected.config)]
+    unfair = _unfair(slot.terms, collected.config) or _unfair(slot.premise, collected.config)
     return replace(
         sample,
         edges=_edges(slot.keys, collected.config, tunings),
         flags=(*sample.flags, *_unequal(slot.terms, collected.config, tunings)),
         sweep=_sweep(slot.terms, tunings),
-        untestable=(*sample.untestable, *dict.fromkeys(unfair)),
+        untestable=(*sample.untestable, *unfair),
     )
 
 
@@ -43,7 +43,16 @@ def _source(config: StudyConfig, key: CellKey) -> TuningKey:
 def _unfair(terms: Weighted, config: StudyConfig) -> list[str]:
     """Which optimizers of a comparison took their rates from elsewhere, where not all did so in the same way."""
     ways = {source.cell: _borrowing(config, source.cell) for source, _ in terms}
-    return [_told(config, key) for key, way in ways.items() if way] if len(set(ways.values())) > 1 else []
+    if len(set(ways.values())) < 2:
+        return []
+    told: dict[tuple[str, str], list[str]] = {}
+    for key in (key for key, way in ways.items() if way):
+        whose = f"the rates of {other}" if (other := _other(config, key)) else "rates that were given"
+        told.setdefault((key.regime, whose), []).append(key.optimizer)
+    return [
+        f"{' and '.join(entries)} in {regime} {'use' if len(entries) > 1 else 'uses'} {whose}"
+        for (regime, whose), entries in told.items()
+    ]
 
 
 def _borrowing(config: StudyConfig, key: CellKey) -> frozenset[str]:
@@ -51,13 +60,6 @@ def _borrowing(config: StudyConfig, key: CellKey) -> frozenset[str]:
     source = _source(config, key)
     given = frozenset() if config.searched(source.optimizer) else frozenset({"given"})
     return given | {axis for axis in ("model", "regime", "optimizer") if getattr(source, axis) != getattr(key, axis)}
-
-
-def _told(config: StudyConfig, key: CellKey) -> str:
-    other = _other(config, key)
-    return f"{key.optimizer} in {key.regime} " + (
-        f"uses the rates of {other}" if other else "has rates that were given"
-    )
 
 
 def _edges(keys: tuple[CellKey, ...], config: StudyConfig, tunings: Tunings) -> tuple[str, ...]:

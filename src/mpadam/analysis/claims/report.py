@@ -82,6 +82,7 @@ def _cell(cell: CellVerdict) -> dict[str, Any]:
         "p_holm": cell.p_holm,
         "p_sign_flip": cell.p_flip,
         "p_sign_flip_least": Flips(tuple(sample.values.values())).least if cell.p_flip is not None else None,
+        "untestable": list(sample.untestable),
         "premise": _premise(cell),
         "parts": sample.parts,
         "sweep": vars(sample.sweep) if sample.sweep else None,
@@ -246,5 +247,5 @@ def _data(verdicts: Verdicts) -> pd.DataFrame:
 def summary_lines(verdicts: Verdicts) -> list[str]:
     """For the terminal: a line a claim, and the hash of what was claimed."""
     width = max(len(judged.claim.id) for judged in verdicts.judged)
-    lines = [f"{j.claim.id:{width}}  {j.verdict:13}  {j.claim.title} ({j.reason})" for j in verdicts.judged]
+    lines = [f"{j.claim.id:{width}}  {j.verdict:17}  {j.claim.title} ({j.reason})" for j in verdicts.judged]
     return [*lines, f"claims.yaml {verdicts.claims.sha256}"]

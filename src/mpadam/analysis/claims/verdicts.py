@@ -181,6 +181,7 @@ class _Test:
     p: by Student's t, of a share by exact tails; the premise has to be shown as well, so the larger one of the two.
     """
 
+    mean: float
     p: float
     claimed_side: bool
     p_flip: float | None = None
@@ -192,14 +193,14 @@ def _test(claim: Claim, cell: CellVerdict) -> _Test:
     if cell.sample.counted is not None:
         share = Share(*cell.sample.counted)
         mean = share.k / share.n
-        return _Test(p_value(share, mean, claim.direction, claim.threshold), _claimed_side(claim, mean))
+        return _Test(mean, p_value(share, mean, claim.direction, claim.threshold), _claimed_side(claim, mean))
     mean, flipped = cell.spread.mean, flips(list(cell.sample.values.values()))
     p, p_flip = (
         None if ruler is None else p_value(ruler, mean, claim.direction, claim.threshold)
         for ruler in (cell.spread, flipped)
     )
     assert p is not None
-    test = _Test(p, _claimed_side(claim, mean), p_flip)
+    test = _Test(mean, p, _claimed_side(claim, mean), p_flip)
     if cell.premise is None:
         return test
     needed = p_value(cell.premise, cell.premise.mean, "above", 0.0)
@@ -213,9 +214,8 @@ def _claimed_side(claim: Claim, mean: float) -> bool:
 
 
 def _decided(claim: Claim, cell: CellVerdict, test: _Test, p_holm: float, alpha: float) -> CellVerdict:
-    assert cell.spread is not None
     assert cell.family_interval is not None
-    told = shown(claim, cell.spread.mean, cell.family_interval)
+    told = shown(claim, test.mean, cell.family_interval)
     cell = replace(cell, p=test.p, p_holm=p_holm, p_flip=test.p_flip)
     if p_holm <= alpha:
         return replace(cell, verdict=SUPPORTED if test.claimed_side else CONTRADICTED, reason=told)

@@ -24,20 +24,27 @@ def gain_text(value: float) -> str:
 
 
 def shown(claim: Claim, mean: float, interval: Sequence[float]) -> str:
-    """What a cell with a verdict shows: on which side of the threshold it lies, and whether it also differs from 0.
+    """What a cell with a verdict shows: on which side of the threshold it lies, and of 0 where that is not implied.
 
     interval: that of the whole family. A gain below half a percent need not be a loss.
     """
-    logarithm = isinstance(claim.metric, Perplexity | Trend)
-    bound = f"{claim.threshold:+.1%}" if logarithm and claim.threshold else f"{claim.threshold:g}"
+    bound = _bound(claim)
     if claim.direction in ("within", "outside"):
         return f"shown to lie {'within' if abs(mean) < claim.threshold else 'outside'} ±{bound.lstrip('+')}"
     above = mean > claim.threshold
     told = f"shown to be {'above' if above else 'below'} {bound}"
     if not _of_differences(claim) or claim.threshold == 0 or above == (claim.threshold > 0):
         return told
-    beyond = interval[0] > 0 if above else interval[1] < 0
-    return f"{told}, {'and' if beyond else 'not shown to be'} {'above' if above else 'below'} 0"
+    side = "above 0" if interval[0] > 0 else "below 0" if interval[1] < 0 else "not shown to differ from 0"
+    return f"{told}; {side}"
+
+
+def _bound(claim: Claim) -> str:
+    if isinstance(claim.metric, Perplexity | Trend) and claim.threshold:
+        return f"{claim.threshold:+.1%}"
+    if claim.measured_in == "share" and _of_differences(claim):
+        return f"{100 * claim.threshold:+g} points"
+    return f"{claim.threshold:g}"
 
 
 def _of_differences(claim: Claim) -> bool:
