@@ -133,13 +133,13 @@ def _span(texts: Sequence[str]) -> str:
 def _untested(content: Content) -> list[str]:
     """A paragraph for each reason: nothing to remedy, unequal treatment, best rates at an end."""
     cells = [(claim, cell) for claim in content["claims"] for cell in claim["cells"]]
-    unequal = [(claim["id"], cell) for claim, cell in cells if cell["untestable"]]
+    unequal = [(claim["id"], cell) for claim, cell in cells if cell["verdict"] == NOT_TESTABLE and cell["untestable"]]
     edges = [(claim["id"], cell) for claim, cell in cells if cell["verdict"] == NOT_BRACKETED]
     paragraphs = _costs(next(claim for claim in content["claims"] if claim["id"] == "3"))
     if unequal:
         paragraphs.append(
-            f"{_counted(unequal)} have no verdict because their sides were not treated alike: one was tuned and the "
-            "other took its rates from elsewhere, or tuning trials were shorter than runs."
+            f"{_counted(unequal)} have no verdict by the design of the study: one side was tuned and the other took "
+            "its rates from elsewhere, trials are shorter than runs, or runs that the claim needs were not asked for."
         )
     if edges:
         rates = dict.fromkeys(edge for _, cell in edges for edge in cell["edges"])
@@ -149,7 +149,8 @@ def _untested(content: Content) -> list[str]:
 
 
 def _counted(cells: Sequence[tuple[str, Content]]) -> str:
-    return f"{len(cells)} cells (of {', '.join(dict.fromkeys(name for name, _ in cells))})"
+    ids = list(dict.fromkeys(name for name, _ in cells))
+    return f"{len(cells)} cell{'s' if len(cells) > 1 else ''} (claim{'s' if len(ids) > 1 else ''} {', '.join(ids)})"
 
 
 def _costs(claim: Content) -> list[str]:
