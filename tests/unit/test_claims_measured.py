@@ -57,10 +57,15 @@ def test_survival_is_counted_among_the_largest_weights_of_projections(study: Fak
         return [look(50, survival=survival)]
 
     write_looks(study, "m-plus-adam", looks)
+    own = {"attention": {"bins": [-2], "weights": [10], "additive": {"intended": [10], "survived": [2]}}}
+    write_looks(study, "adamw", lambda _: [look(50, survival=own)])
     found = judged(study, "survival")
     (one,) = [cell for cell in found.cells if cell.sample.regime == "bf16-bf16"]
-    assert list(one.sample.values.values()) == pytest.approx([0.5, 0.5, 0.6, 0.6, 0.7])
-    assert one.verdict == "supported"
+    assert list(one.sample.values.values()) == pytest.approx([0.4, 0.4, 0.5, 0.5, 0.6])
+    assert one.sample.parts == pytest.approx(
+        {"m-plus-adam multiplicative bf16-bf16": 0.68, "adamw additive bf16-bf16": 0.2}
+    )
+    assert (one.verdict, one.reason) == ("supported", "shown to be above +10 points")
     assert found.verdict == "inconclusive"  # regimes in which nothing was looked at
     assert "not run: tiny 1x fp8-bf16" in found.reason
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from itertools import chain, combinations
+from itertools import chain, combinations, product
 
 import numpy as np
 import pytest
 from claims_samples import cell, claim
 from scipy import stats
 
-from mpadam.analysis.claims.statistics import POWER, holm, pool, seeds_needed, spread
+from mpadam.analysis.claims.statistics import POWER, Flips, flips, holm, p_value, pool, seeds_needed, spread
 from mpadam.analysis.claims.verdicts import CONTRADICTED, SUPPORTED, judge
 
 RNG = np.random.default_rng(20260712)
@@ -29,6 +29,46 @@ def test_intervals_and_p_values_are_scipys(n: int) -> None:
 def test_numbers_without_spread_lie_on_a_side_for_certain() -> None:
     same = spread([0.01, 0.01, 0.01])
     assert (same.p_above(0.005), same.p_above(0.01), same.p_above(0.02)) == (0.0, 0.5, 1.0)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 6, 9])
+@pytest.mark.parametrize("threshold", [0.0, 0.005, -0.01])
+def test_b6_the_exact_p_is_that_of_all_ways_to_flip_signs(n: int, threshold: float) -> None:
+    """Against a plain enumeration and scipy."""
+    for values in (RNG.normal(0.02, 0.01, n), RNG.normal(0.0, 0.01, n), np.full(n, 0.02), np.round(RNG.normal(size=n))):
+        distances = values - threshold
+        sums = [sum(s * d for s, d in zip(signs, distances, strict=True)) for signs in product((1, -1), repeat=n)]
+        as_far = [abs(one) >= abs(distances.sum()) - 1e-12 for one in sums]
+        found = flips(values.tolist())
+        assert found is not None
+        p = p_value(found, float(values.mean()), "above", threshold)
+        assert p == pytest.approx(sum(as_far) / 2**n, rel=1e-12)
+        scipys = stats.permutation_test((distances,), np.mean, permutation_type="samples", n_resamples=2**n)
+        assert p == pytest.approx(scipys.pvalue, rel=1e-9)
+        assert p >= found.least == 2 / 2**n
+
+
+def test_b6_the_exact_p_of_a_margin_is_that_of_two_one_sided_tests() -> None:
+    def one_sided(values: list[float], margin: float) -> float:
+        distances = [value + margin for value in values]
+        sums = [sum(s * d for s, d in zip(signs, distances, strict=True)) for signs in product((1, -1), repeat=6)]
+        return sum(one >= sum(distances) - 1e-12 for one in sums) / 64
+
+    for values in ([0.001, 0.002, -0.001, 0.0, 0.006, -0.002], [0.02, 0.03, -0.001, 0.04, 0.01, 0.02]):
+        mirrored = [-value for value in values]
+        above, below = one_sided(values, 0.005), one_sided(mirrored, 0.005)
+        beyond = min(one_sided(values, -0.005), one_sided(mirrored, -0.005))
+        mean = float(np.mean(values))
+        wanted = 2 * max(above, below) if abs(mean) < 0.005 else 2 * beyond
+        assert p_value(Flips(tuple(values)), mean, "within", 0.005) == pytest.approx(min(1, wanted))
+
+
+def test_b6_five_seeds_cannot_show_anything_by_the_exact_p_and_six_can() -> None:
+    for n, least in ((5, 0.0625), (6, 0.03125)):
+        (found,) = judge(claim(), [cell([0.02 + 0.001 * k for k in range(n)])], alpha=0.05).cells
+        assert found.p_flip == least
+        assert (found.verdict, found.p < 0.001) == (SUPPORTED, True)
+    assert flips([0.1] * 21) is None
 
 
 def test_holm_is_the_closed_test_of_bonferroni() -> None:

@@ -6,10 +6,11 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from analysis_fakes import FakeStudy
-from claims_samples import PLACE, WIGGLE, cell_of, claims_study, gained_study, give, judged, verdicts
+from claims_samples import PLACE, WIGGLE, cell_of, claims_study, gained_study, give, judged, raise_cost, verdicts
 
 from mpadam.analysis.claims.cells import related_regime
 from mpadam.analysis.claims.report import claims_content, claims_table
@@ -37,8 +38,8 @@ def test_differences_are_paired_by_seed(study: FakeStudy) -> None:
 def test_cells_are_those_that_the_study_has(study: FakeStudy) -> None:
     """The paper's masters below fp32, without shadows; every cell counts in Holm's correction."""
     found = judged(study, "1")
-    assert [one.sample.regime for one in found.cells] == ["bf16-bf16", "fp8-bf16", "nvfp4-bf16"]
-    assert {one.family_size for one in found.cells} == {3}
+    assert [one.sample.regime for one in found.cells] == ["bf16-bf16", "fp8-bf16", "nvfp4-bf16", "nvfp4s-bf16"]
+    assert {one.family_size for one in found.cells} == {4}
     assert found.verdict == "supported"
     assert judged(study, "5-budget").verdict == "not run"  # one budget
     assert judged(study, "betas").reason == "the study has no such runs or measurements"
@@ -89,8 +90,9 @@ def test_refused_run_counts_as_missing(study: FakeStudy) -> None:
 def test_n_2_of_a_study_gives_no_verdict(tmp_path: Path) -> None:
     study = claims_study(tmp_path / "two", seeds=[0, 1])
     runs = [one for one in verdicts(study).judged if one.claim.metric.kind in ("perplexity", "trend")]
-    assert {cell.verdict for one in runs for cell in one.cells} == {"inconclusive"}
-    assert {one.verdict for one in runs} == {"inconclusive", "not run"}
+    fair = {cell.verdict for one in runs for cell in one.cells if not cell.sample.untestable}
+    assert fair == {"inconclusive"}
+    assert {one.verdict for one in runs} == {"inconclusive", "not testable here", "not run"}
 
 
 def test_not_bracketed_rates_forbid_a_verdict(study: FakeStudy) -> None:
@@ -99,7 +101,7 @@ def test_not_bracketed_rates_forbid_a_verdict(study: FakeStudy) -> None:
     assert (found.verdict, found.sample.edges) == ("not bracketed", ("adamw: lr",))
     move_best_to_the_edge(study, "m-plus-adam")
     twin = cell_of(study, "twin")  # takes its rates from M+Adam
-    assert (twin.verdict, twin.sample.edges) == ("not bracketed", ("m-plus-adam: lr",))
+    assert (twin.verdict, twin.sample.edges) == ("not testable here", ("m-plus-adam: lr",))
     assert cell_of(study, "1", "fp8-bf16").verdict == "supported"
 
 
@@ -174,18 +176,110 @@ def test_recovered_gap_is_a_linear_contrast_under_its_premise(study: FakeStudy) 
         **{**PLACE, "regime": "fp32-bf16"},
         optimizer="adamw",
     )
-    assert cell_of(study, "3").reason.startswith("its premise is not")
+    found = cell_of(study, "3")
+    assert found.verdict == "not testable here"
+    assert found.reason == "what low precision costs AdamW is not shown: +0.0000 (-0.0039 to +0.0039)"
 
 
 def test_trend_is_the_slope_over_ordered_masters(study: FakeStudy) -> None:
-    for regime, gain in (("bf16-bf16", 0.02), ("fp8-bf16", 0.05), ("nvfp4-bf16", 0.08)):
-        values = {s: 4.0 - gain + 0.1 * s + n / 2 for s, n in enumerate(WIGGLE)}
+    costs = {"bf16-bf16": 0.0, "fp8-bf16": 0.1, "nvfp4-bf16": 0.2, "nvfp4s-bf16": 0.2}
+    gains = {"bf16-bf16": 0.02, "fp8-bf16": 0.05, "nvfp4-bf16": 0.09, "nvfp4s-bf16": 0.07}
+    assert cell_of(study, "4", "*-bf16").verdict == "not testable here"  # AdamW is alike everywhere
+    raise_cost(study, costs, noise=0.0)
+    for regime, gain in gains.items():
+        values = {s: 4.0 + costs[regime] - gain + 0.1 * s + n / 2 for s, n in enumerate(WIGGLE)}
         give(study, values, **{**PLACE, "regime": regime}, optimizer="m-plus-adam")
     found = cell_of(study, "4", "*-bf16")
-    assert found.sample.contrast == "bf16 < fp8 < nvfp4"
-    assert found.mean == pytest.approx(0.03)
+    assert found.sample.contrast == "bf16 < fp8 < nvfp4, nvfp4s"
+    assert found.mean == pytest.approx(np.polyfit([0, 1, 2, 2], [*gains.values()], 1)[0])
+    assert found.premise.mean == pytest.approx(0.1)
     assert found.verdict == "supported"
-    assert found.sample.cell.folder == "tiny/1x/nvfp4-bf16/m-plus-adam"
+    assert found.sample.cell.folder == "tiny/1x/nvfp4s-bf16/m-plus-adam"
+
+
+# --- what can be tested at all ---------------------------------------------------------------------------------------
+
+
+def test_b1_the_name_of_a_format_covers_its_variants(tmp_path: Path) -> None:
+    """e4m3 is FP8, and NVFP4 with a sticky scale is NVFP4, in every claim that names them."""
+    regimes = {f"{m}-bf16": {"masters": m, "compute": "bf16"} for m in ("fp32", "bf16", *WIDE)}
+    grids = [{"name": "main", "optimizers": ["adamw", "m-plus-adam", "adamw-sr"]}]
+    study = claims_study(tmp_path / "wide", regimes=regimes, grids=grids, seeds=[0])
+    for name in ("1", "3", "precision"):
+        assert [one.sample.regime for one in judged(study, name).cells] == ["bf16-bf16", *(f"{m}-bf16" for m in WIDE)]
+    assert [one.sample.regime for one in judged(study, "d-tricks").cells] == [f"{m}-bf16" for m in WIDE]
+    assert judged(study, "4").cells[0].sample.contrast == "bf16 < fp8, fp8e4m3 < nvfp4, nvfp4s"
+    assert {one.sample.regime for one in judged(study, "drift").cells} == {"nvfp4-bf16"}  # it names the one scale
+
+
+WIDE = ("fp8", "fp8e4m3", "nvfp4", "nvfp4s")
+
+
+def test_b2_a_claim_about_precision_is_tested_where_precision_costs_adamw_something(study: FakeStudy) -> None:
+    found = cell_of(study, "2")
+    assert found.verdict == "not testable here"
+    assert found.reason == "what low precision costs AdamW is not shown: +0.0000 (+0.0000 to +0.0000)"
+    assert cell_of(study, "1").verdict == "supported"  # which of the two is better is another question
+    raise_cost(study, {"bf16-bf16": 0.1})
+    assert cell_of(study, "2").verdict != "not testable here"
+    assert cell_of(study, "precision").verdict == "supported"
+    assert cell_of(study, "precision", "fp8-bf16").verdict == "not testable here"
+    raise_cost(study, {"bf16-bf16": -0.1})  # low precision is better: nothing to remedy either
+    assert cell_of(study, "2").verdict == "not testable here"
+
+
+def test_b2_a_study_without_fp32_weights_cannot_test_such_a_claim(tmp_path: Path) -> None:
+    grids = [{"name": "all", "regimes": ["bf16-bf16"], "optimizers": ["adamw", "m-plus-adam", "adamw-sr"]}]
+    found = cell_of(claims_study(tmp_path / "low", grids=grids), "2")
+    assert found.verdict == "not testable here"
+    assert found.reason == "the study has no runs that show what low precision costs AdamW"
+
+
+def test_b2_a_run_that_diverged_in_the_premise_alone_hides_no_difference(study: FakeStudy) -> None:
+    for seed in study.config.seeds:
+        study.diverge(**PLACE, optimizer="adamw", seed=seed)
+    found = cell_of(study, "2")
+    assert found.verdict != "not testable here"  # diverging is a cost
+    assert found.sample.diverged == {}
+    assert found.sample.flags[0] == "adamw diverged at seed 0"
+
+
+def test_b3_trials_that_are_shorter_than_runs_say_nothing_about_chance(tmp_path: Path) -> None:
+    tuning = {"mode": "search", "trials": 3, "steps_fraction": 0.5}
+    study = claims_study(tmp_path / "short", tuning=tuning, grids=[{"name": "all", "regimes": ["bf16-bf16"]}])
+    for seed in study.config.seeds:
+        study.edit_summary({"val_loss": 3.0, "val_ppl": math.exp(3.0)}, **PLACE, optimizer="m-plus-adam", seed=seed)
+    found = judged(study, "d-draws")
+    assert found.verdict == "not testable here"
+    assert {one.reason for one in found.cells} == {"a trial has 50% of the updates of a run"}
+
+
+def test_b4_borrowed_rates_get_no_verdict_against_tuned_ones(study: FakeStudy) -> None:
+    raise_cost(study, {"bf16-bf16": 0.1})
+    for name, entry in (("8", "m-plus-adam-sr"), ("7", "m-plus-adam-apollo-e"), ("twin", "additive-twin")):
+        found = cell_of(study, name)
+        assert found.verdict == "not testable here"
+        assert found.reason == f"{entry} in bf16-bf16 uses the rates of m-plus-adam"
+
+
+def test_b4_rates_borrowed_in_the_same_way_are_equal_terms(tmp_path: Path) -> None:
+    """AdamW and M+Adam both at the rates of another regime; but with fp32 weights AdamW was tuned."""
+    transfer = {"regimes": {"fp8-bf16": "bf16-bf16", "nvfp4-bf16": "bf16-bf16"}}
+    tuning = {"mode": "search", "trials": 3, "transfer": transfer}
+    grids = [{"name": "main", "optimizers": ["adamw", "m-plus-adam"]}]
+    study = claims_study(tmp_path / "borrowed", tuning=tuning, grids=grids)
+    assert cell_of(study, "1", "fp8-bf16").sample.untestable == ()
+    found = cell_of(study, "3", "fp8-bf16")
+    assert found.reason == "adamw and m-plus-adam in fp8-bf16 use the rates of bf16-bf16"
+    assert cell_of(study, "drift", "nvfp4-bf16", "AdamW, amax over sticky").verdict == "not testable here"
+    assert cell_of(study, "1", "fp8-bf16").verdict != "not testable here"
+
+
+def test_b4_given_rates_are_not_tuned_ones(tmp_path: Path) -> None:
+    optimizers = {"adamw": {"values": {"lr": 3e-3}}, "m-plus-adam": {"search": {"lr": [1e-3, 3e-3, 1e-2]}}}
+    tuning = {"mode": "search", "trials": 3}
+    study = claims_study(tmp_path / "given", optimizers=optimizers, tuning=tuning, grids=[{"name": "all"}])
+    assert cell_of(study, "1").reason == "adamw in bf16-bf16 uses rates that were given"
 
 
 def test_drift_and_shadow_compare_regimes_that_differ_in_one_thing(study: FakeStudy) -> None:
@@ -258,7 +352,7 @@ def test_the_command_writes_every_file_and_prints_the_hash(
     printed = capsys.readouterr().out
     content = json.loads((study.paths.root / "claims.json").read_text())
     assert f"claims.yaml {content['claims_sha256']}" in printed
-    assert "supported      M+Adam beats AdamW (3 cells: 3 supported)" in printed
+    assert "supported          M+Adam beats AdamW (4 cells: 4 supported)" in printed
     cell = content["claims"][0]["cells"][0]
     assert cell["seeds"] == [0, 1, 2, 3, 4]
     assert len(cell["runs"]) == 10
@@ -266,6 +360,10 @@ def test_the_command_writes_every_file_and_prints_the_hash(
     low, high = cell["interval_family"]
     assert low < cell["interval_95"][0] < cell["mean"] < cell["interval_95"][1] < high
     assert cell["p"] < cell["p_holm"] < 0.05
+    assert cell["p_sign_flip"] == cell["p_sign_flip_least"] == 0.0625
+    table = (study.paths.root / "tables/claims.txt").read_text()
+    assert "exact p" in table
+    assert "With 5 seeds an exact p cannot be below 0.0625" in table
     files = {path.name for folder in ("tables", "figures") for path in (study.paths.root / folder).iterdir()}
     assert files == {f"claims.{s}" for s in ("csv", "md", "tex", "txt", "json", "pdf", "svg", "png")}
     first = (study.paths.root / "claims.json").read_bytes(), (study.paths.root / "figures/claims.svg").read_bytes()

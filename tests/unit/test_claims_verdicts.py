@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from claims_samples import cell, claim
+from claims_samples import CONTRAST, cell, claim
 
 from mpadam.analysis.claims.samples import Sample
 from mpadam.analysis.claims.verdicts import CellVerdict, judge
@@ -51,17 +51,18 @@ def test_a_cell_is_decided_by_the_side_of_the_threshold(
     ("counted", "verdict", "reason"),
     [
         ((20, 20), "inconclusive", "20 of 20 looks; 368 such looks would decide"),
-        ((368, 368), "supported", ""),
+        ((368, 368), "supported", "shown to be above 0.99"),
         ((367, 367), "inconclusive", "367 of 367 looks; 368 such looks would decide"),
         ((19, 20), "inconclusive", "19 of 20 looks"),
-        ((15, 20), "contradicted", ""),
+        ((15, 20), "contradicted", "shown to be below 0.99"),
     ],
 )
 def test_a_share_of_looks_is_held_against_how_many_there_were(
     counted: tuple[int, int], verdict: str, reason: str
 ) -> None:
     """Five seeds that say 1.0 have no spread, and yet twenty looks do not show a share above 0.99."""
-    found = alone(replace(cell((1.0,) * 5), counted=counted), threshold=0.99)
+    metric = {"kind": "probe", "quantity": "loss_fell", "contrasts": [{**CONTRAST, "terms": CONTRAST["terms"][:1]}]}
+    found = alone(replace(cell((1.0,) * 5), counted=counted), threshold=0.99, metric=metric)
     assert (found.verdict, found.reason) == (verdict, reason)
     if counted == (20, 20):
         assert found.interval == pytest.approx((0.8316, 1.0), abs=1e-4)  # Clopper and Pearson's table
@@ -117,9 +118,59 @@ def test_a_premise_that_is_not_shown_leaves_nothing_to_say() -> None:
     shown, open_, absent = (dict(enumerate(values)) for values in (CLEAR, UNSURE, LOST))
     assert alone(cell(CLEAR, premise=shown)).verdict == "supported"
     assert alone(cell(LOST, premise=shown)).verdict == "contradicted"
-    for premise, reason in ((open_, "its premise is not shown"), (absent, "its premise is not seen")):
-        found = alone(cell(CLEAR, premise=premise))
-        assert (found.verdict, found.reason) == ("inconclusive", reason)
+    for premise, numbers in ((open_, "+0.0060 (-0.0197 to +0.0317)"), (absent, "-0.0200 (-0.0220 to -0.0180)")):
+        found = alone(cell(CLEAR, premise=premise, needs="the gap"))
+        assert (found.verdict, found.reason) == ("not testable here", f"the gap is not shown: {numbers}")
+        assert found.p is None
+
+
+def test_b2_a_premise_has_to_hold_for_all_cells_together_as_well() -> None:
+    """Shown at 5% for its cell alone, and not where it is one of ten."""
+    premise = dict(enumerate((0.01, 0.03, 0.02, 0.005, 0.04)))  # p = 0.03
+    assert alone(cell(CLEAR, premise=premise, needs="the gap")).verdict == "supported"
+    first = judge(claim(), [cell(CLEAR, premise=premise, needs="the gap"), *[IDLE] * 9], alpha=0.05).cells[0]
+    told = "the gap is shown for this cell, but not for all cells together"
+    assert (first.verdict, first.reason) == ("inconclusive", told)
+
+
+def test_b2_cells_outside_of_a_claim_are_counted_apart() -> None:
+    """Where the premise is not shown the claim says nothing; unequal treatment is a fault of the study."""
+    outside = cell(CLEAR, premise=dict(enumerate(LOST)), needs="the gap")
+    unequal = cell(CLEAR, untestable=("a uses the rates of b",))
+    found = judge(claim(), [YES, outside], alpha=0.05)
+    assert (found.verdict, found.reason) == ("supported", "2 cells: 1 supported, 1 not testable here")
+    assert judge(claim(), [NO, outside], alpha=0.05).verdict == "contradicted"
+    assert judge(claim(), [OPEN, outside], alpha=0.05).verdict == "inconclusive"
+    for cells in ([outside], [outside, IDLE], [unequal], [YES, unequal], [outside, unequal]):
+        assert judge(claim(), cells, alpha=0.05).verdict == "not testable here", cells
+    assert judge(claim(), [outside, IDLE, YES], alpha=0.05).verdict == "inconclusive"
+
+
+def test_b4_what_the_design_forbids_has_no_verdict_however_clear_it_is() -> None:
+    for exact in (False, True):
+        found = alone(cell(CLEAR[:1] if exact else CLEAR, untestable=("a uses the rates of b",), exact=exact))
+        assert (found.verdict, found.reason, found.p) == ("not testable here", "a uses the rates of b", None)
+
+
+@pytest.mark.parametrize(
+    ("values", "direction", "threshold", "told"),
+    [
+        (CLEAR, "above", 0.005, "shown to be above +0.5%"),
+        (LOST, "above", 0.005, "shown to be below +0.5%; below 0"),
+        (NONE, "above", 0.005, "shown to be below +0.5%; not shown to differ from 0"),
+        (NONE, "above", -0.005, "shown to be above -0.5%; not shown to differ from 0"),
+        ((0.0011, 0.001, 0.0012, 0.0009, 0.001), "above", 0.005, "shown to be below +0.5%; above 0"),
+        (LOST, "above", -0.005, "shown to be below -0.5%"),
+        (CLEAR, "above", 0.0, "shown to be above 0"),
+        (NONE, "within", 0.005, "shown to lie within ±0.5%"),
+        (LOST, "outside", 0.005, "shown to lie outside ±0.5%"),
+    ],
+)
+def test_b5_a_verdict_says_what_its_interval_shows(
+    values: tuple[float, ...], direction: str, threshold: float, told: str
+) -> None:
+    """A gain that is shown to be below half a percent is not a loss that is shown."""
+    assert alone(cell(values), direction=direction, threshold=threshold).reason == told
 
 
 def test_what_is_computed_without_chance_needs_no_seeds() -> None:

@@ -70,6 +70,12 @@ def test_cells_lead_to_their_runs_and_every_link_leads_somewhere(study: FakeStud
     assert "claims.json" in Page(html).links
 
 
+def test_b6_the_page_tells_the_exact_p_and_what_so_few_seeds_allow(html: str) -> None:
+    text = Page(html).text
+    assert "(the least that n = 5 allows)" in text or "exact p 1" in text
+    assert "can be below 0.05 only with six seeds or more" in text
+
+
 def test_T6_diverged_and_missing_runs_are_told_in_their_cells(html: str) -> None:
     text = Page(html).text
     assert "tiny 1x bf16-bf16, M+Adam over AdamW : div., n = 5 (a run diverged)" in text

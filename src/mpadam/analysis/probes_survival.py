@@ -1,5 +1,5 @@
-"""Figures of update survival along training, one a regime: is the multiplicative branch alive at large |w|, where the
-additive one is rounded away?"""
+"""Figures of update survival along training, one for each regime: is M+Adam's multiplicative branch alive at large |w|,
+where AdamW's updates are rounded away?"""
 
 from __future__ import annotations
 
@@ -129,8 +129,9 @@ def _caption(regime: str) -> str:
         "update is intended where the part in question is not zero, and survives where what it would store differs "
         "from what a step of zero would store, both on the block scales of the whole update, with its random bits and "
         f"its carry. Bins with fewer than {FEWEST} intended updates are left out; grey bars are the share of weights "
-        "that lie in the bin. Levels of ablations are in the CSV alone. See whether the multiplicative part is alive "
-        "at large |w|, where the additive part is rounded away."
+        "that lie in the bin. Levels of ablations are in the CSV alone. Compare M+Adam's parts at large |w| with the "
+        "updates of AdamW in its own panel: every optimizer runs at its own rates, and M+Adam's additive part at a "
+        "rate that was chosen together with that of the other part."
     )
 
 

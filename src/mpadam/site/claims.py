@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpadam.analysis.claims.report import FILE, interval_text, signed
+from mpadam.analysis.claims.report import FILE
 from mpadam.analysis.claims.verdicts import VERDICTS
+from mpadam.analysis.claims.words import interval_text, signed
 from mpadam.study.load import ConfigError
 from mpadam.training.folder import read_json
 
@@ -110,11 +111,21 @@ def _line(cell: dict[str, Any], unit: str) -> Line:
 
 
 def _number(cell: dict[str, Any], unit: str) -> str:
-    """`+0.0123 (+0.0100 to +0.0146) ln perplexity, n = 5`; a cell with a diverged run has no mean."""
+    """`+0.0123 (+0.0100 to +0.0146) ln perplexity, n = 5, exact p 0.062 (the least with n = 5)`.
+
+    A cell with a diverged run has no mean.
+    """
     if cell["diverged"]:
         return f"div., n = {cell['n']}"
     if cell["mean"] is None:
         return ""
     interval = f" ({interval_text(cell['interval_95'])})" if cell["interval_95"] else ""
     seeds = "" if cell["exact"] else f", n = {cell['n']}"
-    return f"{signed(cell['mean'])}{interval} {unit}{seeds}"
+    return f"{signed(cell['mean'])}{interval} {unit}{seeds}{_exact_p(cell)}"
+
+
+def _exact_p(cell: dict[str, Any]) -> str:
+    p, least = cell["p_sign_flip"], cell["p_sign_flip_least"]
+    if p is None:
+        return ""
+    return f", exact p {p:.2g}" + (f" (the least that n = {cell['n']} allows)" if p == least > 0.05 else "")

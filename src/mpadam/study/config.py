@@ -265,7 +265,7 @@ class StudyConfig(Section):
     budgets: list[PositiveInt]
     regimes: dict[Name, RegimeConfig]
     optimizers: dict[Name, OptimizerConfig]
-    seeds: list[Annotated[int, Field(ge=0)]]
+    seeds: list[Annotated[int, Field(ge=0)]] = Field(description="of every cell; for verdicts at least six")
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     tuning: TuningConfig

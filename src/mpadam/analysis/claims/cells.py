@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mpadam.analysis.cells import CellKey
-from mpadam.analysis.claims.data import Contrast, Perplexity, Probe, Term, Trend, Where
+from mpadam.analysis.claims.data import Contrast, Perplexity, Probe, Term, Trend, Where, family
 from mpadam.analysis.collect import Collected
 from mpadam.study.config import RegimeConfig, StudyConfig
 
@@ -30,8 +30,8 @@ Weighted = tuple[tuple[Source, float], ...]
 class Slot:
     """A cell of a claim before anything is known of its runs.
 
-    contrast: its name.  terms: cells of runs with their weights.
-    premise: as `terms`, empty where there is none.  seeds: that the grid asks for in all of them.
+    contrast: its name.  terms: cells of runs with their weights.  seeds: that the grid asks for in all of them.
+    needs: name of the premise, empty where there is none.  premise: its terms, empty where the study lacks them.
     """
 
     contrast: str
@@ -39,6 +39,7 @@ class Slot:
     budget: int
     regime: str
     terms: Weighted
+    needs: str
     premise: Weighted
     seeds: tuple[int, ...]
 
@@ -88,7 +89,7 @@ def _selected(where: Where, config: StudyConfig, grid: Grid, place: Place) -> bo
     model, budget, regime = place
     fields = config.regimes[regime]
     return (
-        (where.masters is None or fields.masters in where.masters)
+        (where.masters is None or any(fields.masters in family(name) for name in where.masters))
         and (where.compute is None or fields.compute in where.compute)
         and fields.shadow in where.shadow
         and model in _models(where, config, grid)
@@ -116,21 +117,27 @@ def _budgets(where: Where, grid: Grid) -> list[int]:
 
 def _slot(contrast: Contrast, config: StudyConfig, grid: Grid, place: Place) -> Slot | None:
     """None where the study does not ask for one of the terms, or has no regime like that."""
-    terms = _located(contrast.terms, config, place)
-    premise = _located(contrast.premise, config, place)
-    keys = [source.cell for source, _ in (*terms, *premise)]
-    if len(keys) < len(contrast.terms) + len(contrast.premise) or any(key not in grid for key in keys):
+    terms = _located(contrast.terms, config, grid, place)
+    if not terms:
         return None
-    seeds = frozenset.intersection(*(grid[key] for key in keys))
-    return Slot(contrast.name, *place, terms, premise, tuple(sorted(seeds)))
+    needs = contrast.premise
+    premise = _located(needs.terms, config, grid, place) if needs else ()
+    return Slot(contrast.name, *place, terms, needs.name if needs else "", premise, _seeds(grid, (*terms, *premise)))
 
 
-def _located(terms: tuple[Term, ...], config: StudyConfig, place: Place) -> Weighted:
+def _seeds(grid: Grid, terms: Weighted) -> tuple[int, ...]:
+    return tuple(sorted(frozenset.intersection(*(grid[source.cell] for source, _ in terms))))
+
+
+def _located(terms: tuple[Term, ...], config: StudyConfig, grid: Grid, place: Place) -> Weighted:
+    """All of the terms in the study, or none."""
     model, budget, regime = place
     found = [(related_regime(config, regime, term.regime), term) for term in terms]
-    return tuple(
+    located = [
         (Source(CellKey(model, budget, name, term.optimizer), term.branch), term.weight) for name, term in found if name
-    )
+    ]
+    whole = len(located) == len(terms) and all(source.cell in grid for source, _ in located)
+    return tuple(located) if whole else ()
 
 
 def related_regime(config: StudyConfig, regime: str, changes: Mapping[Any, str]) -> str | None:
@@ -159,35 +166,42 @@ def _meaning(regime: RegimeConfig) -> dict[str, Any]:
 
 
 def _trends(metric: Trend, config: StudyConfig, grid: Grid) -> Iterator[Slot]:
-    """A slot a (model, budget, compute): slope over the levels of masters that the study has there, by their rank."""
+    """A slot for each (model, budget, compute): the slope over the formats that the study has there, by their level."""
     for model, budget, compute in dict.fromkeys((k.model, k.budget, config.regimes[k.regime].compute) for k in grid):
-        regimes = (_level(config, masters, compute) for masters in metric.masters)
-        pairs = {
-            regime: [CellKey(model, budget, regime, entry) for entry in (metric.than, metric.better)]
-            for regime in regimes
-            if regime is not None
-        }
-        levels = [regime for regime, pair in pairs.items() if all(key in grid for key in pair)]
+        levels = [_level(metric, name, config, grid, (model, budget, compute)) for name in metric.masters]
+        levels = [level for level in levels if level]
         if len(levels) > 1:
-            terms = tuple(
-                (Source(key), sign * weight)
-                for regime, weight in reversed([*zip(levels, _slope_weights(len(levels)), strict=True)])
-                for key, sign in zip(pairs[regime], (1.0, -1.0), strict=True)
-                if weight
+            slopes = _slope_weights(levels)
+            terms, premise = (
+                tuple(
+                    (Source(CellKey(model, budget, regime, entry)), sign * weight)
+                    for regime, weight in reversed(slopes.items())
+                    for entry, sign in entries
+                    if weight
+                )
+                for entries in (((metric.than, 1.0), (metric.better, -1.0)), ((metric.than, 1.0),))
             )
-            seeds = frozenset.intersection(*(grid[source.cell] for source, _ in terms))
-            name = " < ".join(config.regimes[regime].masters for regime in levels)
-            yield Slot(name, model, budget, f"*-{compute}", terms, (), tuple(sorted(seeds)))
+            name = " < ".join(", ".join(config.regimes[regime].masters for regime in level) for level in levels)
+            needs = "how much more precision costs AdamW with every step"
+            yield Slot(name, model, budget, f"*-{compute}", terms, needs, premise, _seeds(grid, terms))
 
 
-def _level(config: StudyConfig, masters: str, compute: str) -> str | None:
-    """The regime with these masters and this compute, without a shadow."""
-    wanted = (masters, compute, "none")
-    return next((name for name, r in config.regimes.items() if (r.masters, r.compute, r.shadow) == wanted), None)
+def _level(metric: Trend, name: str, config: StudyConfig, grid: Grid, place: Place) -> list[str]:
+    """The regimes with masters of this family, without a shadow, in which the study has both optimizers."""
+    model, budget, compute = place
+    return [
+        regime
+        for masters in family(name)
+        for regime, fields in config.regimes.items()
+        if (fields.masters, fields.compute, fields.shadow) == (masters, compute, "none")
+        and all(CellKey(model, budget, regime, entry) in grid for entry in (metric.than, metric.better))
+    ]
 
 
-def _slope_weights(levels: int) -> list[float]:
-    """Weights of the least-squares slope over ranks 0, 1, 2, ...: they sum to 0, and to 1 when multiplied by rank."""
-    ranks = [rank - (levels - 1) / 2 for rank in range(levels)]
-    total = sum(rank**2 for rank in ranks)
-    return [rank / total if total else 0.0 for rank in ranks]
+def _slope_weights(levels: list[list[str]]) -> dict[str, float]:
+    """Regime -> weight in the least-squares slope over ranks 0, 1, 2, ... of its level: they sum to 0, and to 1 when
+    multiplied by rank."""
+    ranks = {regime: rank for rank, level in enumerate(levels) for regime in level}
+    middle = sum(ranks.values()) / len(ranks)
+    total = sum((rank - middle) ** 2 for rank in ranks.values())
+    return {regime: (rank - middle) / total for regime, rank in ranks.items()}

@@ -35,21 +35,34 @@ class Term(Section):
 Terms = Annotated[tuple[Term, ...], Field(min_length=1)]
 
 
-class Contrast(Section):
-    """A sum of terms that is large where the claim holds.
-
-    premise: another contrast, which has to be above 0 for the first to mean anything (a gap that can be recovered).
-    """
+class Premise(Section):
+    """A sum of terms that has to be above 0, or a contrast means nothing: a gap to close, a gain to keep."""
 
     name: str
     terms: Terms
-    premise: tuple[Term, ...] = ()
+
+
+class Contrast(Section):
+    """A sum of terms that is large where the claim holds."""
+
+    name: str
+    terms: Terms
+    premise: Premise | None = None
+
+
+#: what claims call a format: all of its variants
+FAMILIES = {"fp8": ("fp8", "fp8e4m3"), "nvfp4": ("nvfp4", "nvfp4s")}
+
+
+def family(masters: str) -> tuple[str, ...]:
+    """The formats of that name."""
+    return FAMILIES.get(masters, (masters,))
 
 
 class Where(Section):
     """Which cells of a study: those whose fields are listed; a field left out does not select.
 
-    largest: of the models or budgets that the study has, where it has more than one.
+    masters: formats by family.  largest: of the models or budgets that the study has, where it has more than one.
     """
 
     masters: tuple[str, ...] | None = None
@@ -68,7 +81,10 @@ class Perplexity(Section):
 
 
 class Trend(Section):
-    """Slope of the gain (than - better, in ln perplexity) over masters in the order given, one number a seed."""
+    """Slope of the gain (than - better, in ln perplexity) over families of masters in the order given.
+
+    Its premise is the same slope of `than` alone: that precision costs more as it gets coarser.
+    """
 
     kind: Literal["trend"]
     masters: Annotated[tuple[str, ...], Field(min_length=2)]
@@ -144,13 +160,17 @@ def optimizers_of(metric: Metric) -> list[str]:
     if isinstance(metric, Trend | Rates):
         return [metric.better, metric.than]
     contrasts = metric.contrasts if isinstance(metric, Perplexity | Probe) else ()
-    terms = [term for contrast in contrasts for term in (*contrast.terms, *contrast.premise)]
+    terms = [
+        term
+        for contrast in contrasts
+        for term in (*contrast.terms, *(contrast.premise.terms if contrast.premise else ()))
+    ]
     return list(dict.fromkeys(term.optimizer for term in terms))
 
 
 UNITS = {
     "perplexity": "ln perplexity",
-    "trend": "ln perplexity a step of precision",
+    "trend": "ln perplexity per step of precision",
     "probe": "share",
     "fit": "ln error",
     "exact": "",

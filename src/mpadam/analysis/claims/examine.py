@@ -21,6 +21,7 @@ from mpadam.analysis.claims.widths import width_samples
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.probes import Looks, read_looks
 from mpadam.optim.names import parse_optimizer_name
+from mpadam.study.config import TuningConfig
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def _of_runs(claim: Claim, study: _Study, _: Judgements) -> list[Sample]:
     found = []
     for slot in slots(claim.metric, study.collected.config, study.grid):
         one = sample(slot, study.numbers, learned_nothing(study.collected))
-        one = with_rates(one, slot.terms, slot.keys, study.collected)
+        one = with_rates(one, slot, study.collected)
         found.append(replace(one, reported=reported_for(slot, study.collected)))
     return found
 
@@ -89,8 +90,13 @@ def _of_probes(claim: Claim, study: _Study, _: Judgements) -> list[Sample]:
     numbers = probe_numbers(claim.metric, study.looks, study.collected)
     if not numbers:
         return []
-    found = [sample(slot, numbers, None) for slot in slots(claim.metric, study.collected.config, study.grid)]
-    return [replace(one, counted=counted(claim.metric, one, study.looks)) if one.values else one for one in found]
+    found = []
+    for slot in slots(claim.metric, study.collected.config, study.grid):
+        one = sample(slot, numbers, None)
+        if len({key.optimizer for key in slot.keys}) > 1:  # each at rates of its own
+            one = with_rates(one, slot, study.collected)
+        found.append(replace(one, counted=counted(claim.metric, one, study.looks)) if one.values else one)
+    return found
 
 
 def _of_matrices(claim: Claim, study: _Study, _: Judgements) -> list[Sample]:
@@ -106,12 +112,15 @@ def _of_trials(claim: Claim, study: _Study, _: Judgements) -> list[Sample]:
 def _without_chance(claim: Claim, study: _Study, judged: Judgements) -> list[Sample]:
     assert isinstance(claim.metric, Exact)
     if claim.metric.measurement == "sweep_agreement":
-        return sweep_agreement([judged[name] for name in claim.metric.of])
+        return sweep_agreement([judged[name] for name in claim.metric.of], study.collected.config.tuning)
     return MEASUREMENTS[claim.metric.measurement](study.diagnostics)
 
 
-def sweep_agreement(others: Sequence[Judged]) -> list[Sample]:
-    """Whether best trials and paired seeds lie on different sides of the threshold: 1 or 0, where seeds decide."""
+def sweep_agreement(others: Sequence[Judged], tuning: TuningConfig) -> list[Sample]:
+    """Whether best trials and paired seeds lie on different sides of the threshold: 1 or 0, where seeds decide.
+
+    Where trials are shorter than runs it is a question of length, not of chance, and no verdict is given.
+    """
     found = []
     for claim, cell in ((judged.claim, cell) for judged in others for cell in judged.cells):
         one = cell.sample
@@ -119,7 +128,9 @@ def sweep_agreement(others: Sequence[Judged]) -> list[Sample]:
             best_side = (one.sweep.best > claim.threshold) == (claim.direction == "above")
             value = float(best_side != (cell.verdict == SUPPORTED))
             name = f"best trials against seeds, {one.contrast}"
-            found.append(Sample(name, one.where, {0: value}, (0,), exact=True, cell=one.cell))
+            share = tuning.budget * tuning.steps_fraction / one.budget if one.budget else 1.0
+            lengths = () if share == 1 else (f"a trial has {share:.0%} of the updates of a run",)
+            found.append(Sample(name, one.where, {0: value}, (0,), exact=True, cell=one.cell, untestable=lengths))
     return found or [absent("best trials against seeds", "cells that the seeds decide")]
 
 

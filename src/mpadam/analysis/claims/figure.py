@@ -18,6 +18,7 @@ from mpadam.analysis.claims.verdicts import (
     INCONCLUSIVE,
     NOT_BRACKETED,
     NOT_RUN,
+    NOT_TESTABLE,
     SUPPORTED,
     CellVerdict,
     Judged,
@@ -34,6 +35,7 @@ _WORDS = {
     SUPPORTED: "+ supported",
     CONTRADICTED: "− contradicted",
     INCONCLUSIVE: "? inconclusive",
+    NOT_TESTABLE: "not testable here",
     NOT_BRACKETED: "not bracketed",
     NOT_RUN: "not run",
 }

@@ -1,13 +1,18 @@
-"""How fair a comparison is: whether best rates are bracketed, whether tuning was equal, what the sweeps alone say."""
+"""How fair a comparison is: whether best rates are bracketed, whether tuning was equal, what the sweeps alone say.
+
+Equal tuning: in a comparison, every optimizer was tuned where it runs, or all took their rates from elsewhere in the
+same way (from another regime, another model, another optimizer). Otherwise the tuned side is favoured: rates are best
+where they were found.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from mpadam.analysis.cells import CellKey
-from mpadam.analysis.claims.cells import Weighted
+from mpadam.analysis.claims.cells import Slot, Weighted
 from mpadam.analysis.claims.samples import Sample, Sweep
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.tables import number_text
@@ -18,14 +23,16 @@ from mpadam.study.grid import TuningKey, selection_key
 Tunings = Mapping[TuningKey, Tuning]
 
 
-def with_rates(sample: Sample, terms: Weighted, keys: Sequence[CellKey], collected: Collected) -> Sample:
-    """The sample with edges, flags and sweep of the optimizers in its cell."""
+def with_rates(sample: Sample, slot: Slot, collected: Collected) -> Sample:
+    """The sample with edges, flags and sweep of the optimizers in its cell, and with what is unfair in their tuning."""
     tunings = {tuning.key: tuning for tuning in collected.tunings}
+    unfair = _unfair(slot.terms, collected.config) or _unfair(slot.premise, collected.config)
     return replace(
         sample,
-        edges=_edges(keys, collected.config, tunings),
-        flags=(*sample.flags, *_unequal(terms, collected.config, tunings)),
-        sweep=_sweep(terms, tunings),
+        edges=_edges(slot.keys, collected.config, tunings),
+        flags=(*sample.flags, *_unequal(slot.terms, collected.config, tunings)),
+        sweep=_sweep(slot.terms, tunings),
+        untestable=(*sample.untestable, *unfair),
     )
 
 
@@ -33,7 +40,29 @@ def _source(config: StudyConfig, key: CellKey) -> TuningKey:
     return selection_key(config, TuningKey(key.model, key.regime, key.optimizer))
 
 
-def _edges(keys: Sequence[CellKey], config: StudyConfig, tunings: Tunings) -> tuple[str, ...]:
+def _unfair(terms: Weighted, config: StudyConfig) -> list[str]:
+    """Which optimizers of a comparison took their rates from elsewhere, where not all did so in the same way."""
+    ways = {source.cell: _borrowing(config, source.cell) for source, _ in terms}
+    if len(set(ways.values())) < 2:
+        return []
+    told: dict[tuple[str, str], list[str]] = {}
+    for key in (key for key, way in ways.items() if way):
+        whose = f"the rates of {other}" if (other := _other(config, key)) else "rates that were given"
+        told.setdefault((key.regime, whose), []).append(key.optimizer)
+    return [
+        f"{' and '.join(entries)} in {regime} {'use' if len(entries) > 1 else 'uses'} {whose}"
+        for (regime, whose), entries in told.items()
+    ]
+
+
+def _borrowing(config: StudyConfig, key: CellKey) -> frozenset[str]:
+    """On which axes an optimizer's rates are another's, and whether they were given instead of searched."""
+    source = _source(config, key)
+    given = frozenset() if config.searched(source.optimizer) else frozenset({"given"})
+    return given | {axis for axis in ("model", "regime", "optimizer") if getattr(source, axis) != getattr(key, axis)}
+
+
+def _edges(keys: tuple[CellKey, ...], config: StudyConfig, tunings: Tunings) -> tuple[str, ...]:
     """Best rates at the end of their range, also where they are taken from another tuning."""
     found = []
     for key in keys:
@@ -63,12 +92,16 @@ def _unequal(terms: Weighted, config: StudyConfig, tunings: Tunings) -> tuple[st
 
 def _borrowed(config: StudyConfig, key: CellKey) -> str:
     """Whose rates an optimizer runs at, where they are not its own."""
-    own, source = TuningKey(key.model, key.regime, key.optimizer), _source(config, key)
-    if source == own:
-        return "" if config.searched(key.optimizer) else f"{key.optimizer}: rates given"
-    axes = [(getattr(source, axis), getattr(own, axis)) for axis in ("model", "regime", "optimizer")]
-    other = [taken for taken, asked in axes if taken != asked]
-    return f"{key.optimizer}: rates of {', '.join(other)}"
+    if other := _other(config, key):
+        return f"{key.optimizer}: rates of {other}"
+    return "" if config.searched(key.optimizer) else f"{key.optimizer}: rates given"
+
+
+def _other(config: StudyConfig, key: CellKey) -> str:
+    """Where the rates come from, as far as it is elsewhere."""
+    source = _source(config, key)
+    axes = [(getattr(source, axis), getattr(key, axis)) for axis in ("model", "regime", "optimizer")]
+    return ", ".join(taken for taken, asked in axes if taken != asked)
 
 
 def _ranges(tuning: Tuning) -> tuple[str, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,9 @@ import pandas as pd
 
 from mpadam.analysis.claims.examine import Verdicts
 from mpadam.analysis.claims.reported import below_paper_scale
-from mpadam.analysis.claims.statistics import POWER
+from mpadam.analysis.claims.statistics import POWER, Flips
 from mpadam.analysis.claims.verdicts import LEAST_SEEDS, CellVerdict, Judged
+from mpadam.analysis.claims.words import interval_text, signed
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.tables import Entry, Table
 from mpadam.atomic import write_json
@@ -80,6 +80,11 @@ def _cell(cell: CellVerdict) -> dict[str, Any]:
         "family_size": cell.family_size,
         "p": cell.p,
         "p_holm": cell.p_holm,
+        "p_sign_flip": cell.p_flip,
+        "p_sign_flip_least": Flips(tuple(sample.values.values())).least if cell.p_flip is not None else None,
+        "untestable": list(sample.untestable),
+        "premise": _premise(cell),
+        "parts": sample.parts,
         "sweep": vars(sample.sweep) if sample.sweep else None,
         "paper": _paper(cell),
         "edges": list(sample.edges),
@@ -87,6 +92,13 @@ def _cell(cell: CellVerdict) -> dict[str, Any]:
         "cell": sample.cell.folder if sample.cell else "",
         "runs": list(sample.runs),
     }
+
+
+def _premise(cell: CellVerdict) -> dict[str, Any] | None:
+    """What has to be above 0, with its 95% interval."""
+    if cell.premise is None:
+        return None
+    return {"needs": cell.sample.needs, "mean": cell.premise.mean, "interval_95": cell.premise.interval(0.95)}
 
 
 def _paper(cell: CellVerdict) -> dict[str, Any] | None:
@@ -100,7 +112,19 @@ def _paper(cell: CellVerdict) -> dict[str, Any] | None:
 # --- the table -------------------------------------------------------------------------------------------------------
 
 HEADER = (
-    *("claim", "comparison", "where", "n", "difference", "95% interval", "family interval", "p", "verdict", "why"),
+    *(
+        "claim",
+        "comparison",
+        "where",
+        "n",
+        "difference",
+        "95% interval",
+        "family interval",
+        "p",
+        "exact p",
+        "verdict",
+        "why",
+    ),
     *("sweep best", "sweep median", "paper", "ours - paper", "flags"),
 )
 
@@ -127,6 +151,7 @@ def _row(judged: Judged, cell: CellVerdict) -> tuple[Entry, ...]:
         "" if sample.diverged else interval_text(cell.interval),
         "" if sample.diverged else interval_text(cell.family_interval),
         "" if cell.p_holm is None else _p_text(cell.p_holm),
+        "" if cell.p_flip is None else _p_text(cell.p_flip),
         cell.verdict,
         cell.reason,
         signed(sweep.best if sweep else None),
@@ -146,16 +171,6 @@ def flags_of(cell: CellVerdict) -> list[str]:
     return [*lost, *cell.sample.flags]
 
 
-def signed(value: float | None) -> str:
-    """`+0.0123`, or nothing."""
-    return "" if value is None else f"{value:+.4f}"
-
-
-def interval_text(interval: Sequence[float] | None) -> str:
-    """`+0.0123 to +0.0456`, or nothing."""
-    return "" if interval is None else " to ".join(map(signed, interval))
-
-
 def _p_text(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
@@ -163,14 +178,17 @@ def _p_text(p: float) -> str:
 def _caption(verdicts: Verdicts) -> str:
     variance = "one for the cells of a family, the largest" if verdicts.pooled else "of each cell's own"
     return (
-        "A row a cell of a claim (its number, and its sentence, stand above). difference: mean over paired seeds, "
-        "positive in favour of the first; in ln perplexity unless the claim says otherwise. Intervals are Student's "
-        f"for that mean, with a standard deviation {variance}; the family's hold for all of its cells together. p: "
-        f"two-sided, of the claim's threshold, after Holm; a verdict needs {verdicts.claims.alpha:g} and {LEAST_SEEDS} "
-        "seeds. div.: a run diverged; it counts as one that has learned nothing, and there is no mean. sweep: the same "
-        f"difference of the tuning's best and median trials. Seeds that would decide: with {POWER:.0%} power, were "
-        "the truth what is seen. paper: its own number (grade Q) where the study has the paper's model. flags: what "
-        "was not equal between the optimizers compared."
+        "One row for each cell of a claim (its number, and its sentence, are above). difference: mean over paired "
+        "seeds, positive in favour of the first; in ln perplexity unless the claim says otherwise. Intervals are "
+        f"Student's for that mean, with a standard deviation {variance}; the family's hold for all of its cells "
+        f"together. p: two-sided, of the claim's threshold, after Holm; a verdict needs {verdicts.claims.alpha:g} and "
+        f"{LEAST_SEEDS} seeds. exact p: of the same threshold and the cell alone, by flipping the signs of the "
+        "differences in all ways; it assumes no normal distribution and decides no verdict. not testable here: low "
+        "precision is not shown to cost AdamW anything, or one side took its rates from elsewhere and the other was "
+        "tuned. div.: a run diverged; it counts as one that has learned nothing, and there is no mean. sweep: the same "
+        "difference of the tuning's best and median trials. Seeds that would decide: with "
+        f"{POWER:.0%} power, were the truth what is seen. paper: its own number (grade Q) where the study has the "
+        "paper's model. flags: what was not equal between the optimizers compared."
     )
 
 
@@ -178,6 +196,8 @@ def _notes(verdicts: Verdicts, collected: Collected) -> tuple[str, ...]:
     told = [f"claims.yaml has the SHA-256 {verdicts.claims.sha256}."]
     if below_paper_scale(collected):
         told.append(SCALE)
+    few = sorted({cell.n for one in verdicts.judged for cell in one.cells if cell.p_flip is not None and cell.n < 6})
+    told += [f"With {n} seeds an exact p cannot be below {2.0 ** (1 - n):g}; with six it can be 0.03125." for n in few]
     idle = [judged.claim.id for judged in verdicts.judged if not judged.cells]
     if idle:
         told.append(f"Without a cell in this study: {', '.join(idle)}.")
@@ -210,6 +230,7 @@ def _data(verdicts: Verdicts) -> pd.DataFrame:
                     "family_high": None if sample.diverged else family_high,
                     "p": cell.p,
                     "p_holm": cell.p_holm,
+                    "p_sign_flip": cell.p_flip,
                     "seeds_needed": cell.seeds_needed,
                     "diverged": sum(map(len, sample.diverged.values())),
                     "missing": len(sample.missing),
@@ -226,5 +247,5 @@ def _data(verdicts: Verdicts) -> pd.DataFrame:
 def summary_lines(verdicts: Verdicts) -> list[str]:
     """For the terminal: a line a claim, and the hash of what was claimed."""
     width = max(len(judged.claim.id) for judged in verdicts.judged)
-    lines = [f"{j.claim.id:{width}}  {j.verdict:13}  {j.claim.title} ({j.reason})" for j in verdicts.judged]
+    lines = [f"{j.claim.id:{width}}  {j.verdict:17}  {j.claim.title} ({j.reason})" for j in verdicts.judged]
     return [*lines, f"claims.yaml {verdicts.claims.sha256}"]

@@ -39,7 +39,9 @@ class Sweep:
 class Sample:
     """One cell of a claim, before it is judged.
 
-    values: seed -> number, for the seeds of which every run is in; premise: the same of the premise.
+    values: seed -> number, for the seeds of which every run is in; premise: the same of the premise, `needs`.
+    parts: "optimizer branch regime" -> mean over these seeds, of every term; empty where a run diverged.
+    untestable: why the study's design forbids a verdict, whatever its runs say.
     asked: seeds that the study asks for; missing: those of them without a number.
     diverged: seed -> entries whose run diverged.  tied: seeds whose terms diverged on both sides, so that nothing can
         be said.
@@ -56,7 +58,10 @@ class Sample:
     model: str = ""
     budget: int | None = None
     regime: str = ""
+    needs: str = ""
     premise: Mapping[int, float] | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    untestable: tuple[str, ...] = ()
     missing: tuple[int, ...] = ()
     diverged: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     tied: tuple[int, ...] = ()
@@ -100,8 +105,11 @@ def sample(slot: Slot, numbers: Numbers, learned_nothing: float | None) -> Sampl
     """
     complete = [seed for seed in slot.seeds if all((source, seed) in numbers for source in slot.sources)]
     raw = {seed: {source: numbers[source, seed].value for source in slot.sources} for seed in complete}
-    diverged = {seed: _infinite(row) for seed, row in raw.items() if _infinite(row)}
-    scored = _scored(raw, learned_nothing) if diverged else raw
+    lost = {seed: _infinite(row) for seed, row in raw.items() if _infinite(row)}
+    scored = _scored(raw, learned_nothing) if lost else raw
+    own = [source for source, _ in slot.terms]
+    diverged = {seed: both for seed, found in lost.items() if (both := [source for source in found if source in own])}
+    only_premise = {seed: _entries(found) for seed, found in lost.items() if seed not in diverged}
     return Sample(
         contrast=slot.contrast,
         where=slot.where,
@@ -110,10 +118,14 @@ def sample(slot: Slot, numbers: Numbers, learned_nothing: float | None) -> Sampl
         model=slot.model,
         budget=slot.budget,
         regime=slot.regime,
+        needs=slot.needs,
         premise={seed: _sum(slot.premise, row) for seed, row in scored.items()} if slot.premise else None,
+        parts=_parts(own, raw) if raw and not diverged else {},
+        untestable=(f"the study has no runs that show {slot.needs}",) if slot.needs and not slot.premise else (),
         missing=tuple(seed for seed in slot.seeds if seed not in raw),
-        diverged={seed: _entries(lost) for seed, lost in diverged.items()},
-        tied=tuple(seed for seed, lost in diverged.items() if _both_sides(slot.terms, lost)),
+        diverged={seed: _entries(found) for seed, found in diverged.items()},
+        tied=tuple(seed for seed, found in diverged.items() if _both_sides(slot.terms, found)),
+        flags=tuple(f"{'+'.join(names)} diverged at seed {seed}" for seed, names in only_premise.items()),
         runs=tuple(dict.fromkeys(numbers[source, seed].folder for seed in complete for source in slot.sources)),
         cell=_subject(slot.terms),
     )
@@ -121,6 +133,11 @@ def sample(slot: Slot, numbers: Numbers, learned_nothing: float | None) -> Sampl
 
 def _infinite(row: Mapping[Source, float]) -> tuple[Source, ...]:
     return tuple(source for source, value in row.items() if math.isinf(value))
+
+
+def _parts(sources: Sequence[Source], rows: Rows) -> dict[str, float]:
+    names = {s: " ".join(filter(None, (s.cell.optimizer, s.branch, s.cell.regime))) for s in sources}
+    return {name: math.fsum(row[source] for row in rows.values()) / len(rows) for source, name in names.items()}
 
 
 def _entries(sources: Sequence[Source]) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Statistics of a verdict: paired t, Holm, a variance pooled over cells, and how many seeds would decide.
 
 Every p-value is two-sided: half for each direction, so that a family has at most `alpha` of wrong verdicts, whichever
-way they point. No bootstrap: at the numbers of seeds used here it does not hold its level.
+way they point. No bootstrap: at the numbers of seeds used here it does not hold its level. Student's t assumes
+differences that are about normal; the sign-flip test, reported next to it, assumes that they are symmetric.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from scipy.special import bdtr, bdtrc, betaincinv, nctdtr, ndtri, stdtr, stdtrit
@@ -16,6 +18,26 @@ from scipy.special import bdtr, bdtrc, betaincinv, nctdtr, ndtri, stdtr, stdtrit
 #: most seeds that a power calculation looks at
 MOST_SEEDS = 1000
 POWER = 0.8
+#: most numbers whose signs are flipped in all 2^n ways
+MOST_FLIPS = 20
+
+
+class Ruler(Protocol):
+    """One-sided p-values: of "at most the threshold", small where it is above, and of "at least the threshold"."""
+
+    def p_above(self, threshold: float) -> float: ...
+
+    def p_below(self, threshold: float) -> float: ...
+
+
+def p_value(ruler: Ruler, mean: float, direction: str, threshold: float) -> float:
+    """Two-sided p-value of a threshold; with margins on both sides, of two one-sided tests: inside if both say so,
+    outside if one does."""
+    if direction in ("above", "below"):
+        return min(1.0, 2 * min(ruler.p_above(threshold), ruler.p_below(threshold)))
+    if abs(mean) < threshold:
+        return min(1.0, 2 * max(ruler.p_above(-threshold), ruler.p_below(threshold)))
+    return min(1.0, 2 * min(ruler.p_below(-threshold), ruler.p_above(threshold)))
 
 
 @dataclass(frozen=True)
@@ -44,6 +66,39 @@ class Spread:
             return 0.5 if distance == 0 else float(distance < 0)
         return float(stdtr(self.df, -distance / self.error))
 
+    def p_below(self, threshold: float) -> float:
+        """The same of "the mean is at least `threshold`"."""
+        return 1 - self.p_above(threshold)
+
+
+@dataclass(frozen=True)
+class Flips:
+    """The exact sign-flip test: were the numbers symmetric around the threshold, each of the 2^n ways to flip the signs
+    of their distances to it would be equally likely."""
+
+    values: tuple[float, ...]
+
+    @property
+    def least(self) -> float:
+        """The smallest two-sided p-value that so many numbers can have: 0.0625 for five, 0.03125 for six."""
+        return 2.0 ** (1 - len(self.values))
+
+    def p_above(self, threshold: float) -> float:
+        """The share of all ways whose sum is at least the one seen."""
+        return self._share([value - threshold for value in self.values])
+
+    def p_below(self, threshold: float) -> float:
+        """The share of all ways whose sum is at most the one seen."""
+        return self._share([threshold - value for value in self.values])
+
+    @staticmethod
+    def _share(distances: Sequence[float]) -> float:
+        sums = np.zeros(1)
+        for distance in distances:
+            sums = np.concatenate([sums + distance, sums - distance])
+        slack = 1e-12 * math.fsum(map(abs, distances))  # sums that are equal but for rounding
+        return float(np.mean(sums >= math.fsum(distances) - slack))
+
 
 @dataclass(frozen=True)
 class Share:
@@ -59,14 +114,22 @@ class Share:
         low = 0.0 if self.k == 0 else float(betaincinv(self.k, self.n - self.k + 1, tail))
         return low, 1.0 if self.k == self.n else float(betaincinv(self.k + 1, self.n - self.k, 1 - tail))
 
-    def p(self, threshold: float) -> float:
-        """Two-sided p-value of "the share is `threshold`": twice the smaller exact tail."""
-        at_least = 1.0 if self.k == 0 else float(bdtrc(self.k - 1, self.n, threshold))
-        return min(1.0, 2 * min(at_least, float(bdtr(self.k, self.n, threshold))))
+    def p_above(self, threshold: float) -> float:
+        """The exact tail of at least so many, were the share `threshold`."""
+        return 1.0 if self.k == 0 else float(bdtrc(self.k - 1, self.n, threshold))
+
+    def p_below(self, threshold: float) -> float:
+        """The exact tail of at most so many."""
+        return float(bdtr(self.k, self.n, threshold))
 
     def looks_needed(self, threshold: float, alpha: float) -> int | None:
         """Looks that would show a share above `threshold`, were it 1 as seen; None where it was not."""
         return math.ceil(math.log(alpha / 2) / math.log(threshold)) if self.k == self.n and 0 < threshold < 1 else None
+
+
+def flips(values: Sequence[float]) -> Flips | None:
+    """None for more numbers than can be flipped in all ways."""
+    return Flips(tuple(values)) if len(values) <= MOST_FLIPS else None
 
 
 def spread(values: Sequence[float]) -> Spread:

@@ -5,9 +5,10 @@ of each cell answers both ways: *supported* where the number is shown to lie on 
 it is shown to lie on the other, *inconclusive* where the interval has the threshold inside. So "no gain to speak of" is
 an answer too, and absence of evidence is none.
 
-No verdict without the right to one: *not run*, *not bracketed* (a best rate at the end of its range), fewer than three
-seeds, seeds still missing. Holm's correction counts all cells of a family, those without a test too, so that what is
-missing sharpens nothing.
+No verdict without the right to one: *not run*, *not testable here* (unequal tuning; or low precision costs nothing, and
+there is nothing to remedy), *not bracketed* (a best rate at the end of its range), fewer than three seeds, seeds still
+missing. Holm's correction counts all cells of a family, those without a test too, so that what is missing sharpens
+nothing.
 """
 
 from __future__ import annotations
@@ -18,11 +19,22 @@ from dataclasses import dataclass, replace
 
 from mpadam.analysis.claims.data import Claim
 from mpadam.analysis.claims.samples import Sample
-from mpadam.analysis.claims.statistics import MOST_SEEDS, Share, Spread, holm, pool, seeds_needed, spread
+from mpadam.analysis.claims.statistics import (
+    MOST_SEEDS,
+    Share,
+    Spread,
+    flips,
+    holm,
+    p_value,
+    pool,
+    seeds_needed,
+    spread,
+)
+from mpadam.analysis.claims.words import interval_text, shown, signed
 
 SUPPORTED, CONTRADICTED, INCONCLUSIVE = "supported", "contradicted", "inconclusive"
-NOT_BRACKETED, NOT_RUN = "not bracketed", "not run"
-VERDICTS = (SUPPORTED, CONTRADICTED, INCONCLUSIVE, NOT_BRACKETED, NOT_RUN)
+NOT_TESTABLE, NOT_BRACKETED, NOT_RUN = "not testable here", "not bracketed", "not run"
+VERDICTS = (SUPPORTED, CONTRADICTED, INCONCLUSIVE, NOT_TESTABLE, NOT_BRACKETED, NOT_RUN)
 LEAST_SEEDS = 3
 _BEYOND = f"more than {MOST_SEEDS} seeds would be needed"
 
@@ -31,8 +43,9 @@ _BEYOND = f"more than {MOST_SEEDS} seeds would be needed"
 class CellVerdict:
     """A cell and what is said of it.
 
-    spread: of the seeds that are in, None below two. interval: 95%, of this cell alone; family_interval: such that all
-    cells of the family hold together. p: two-sided, of the threshold; p_holm: adjusted. None where nothing is tested.
+    spread: of the seeds that are in, None below two; premise: that of the premise. interval: 95%, of this cell alone;
+    family_interval: such that all cells of the family hold together. p: two-sided, of the threshold; p_holm: adjusted;
+    p_flip: exact, by flipping signs, of this cell alone and without its premise. None where nothing is tested.
     seeds_needed: that would decide, should the truth be what was seen; None where it is not known or not needed.
     """
 
@@ -40,11 +53,13 @@ class CellVerdict:
     verdict: str
     reason: str = ""
     spread: Spread | None = None
+    premise: Spread | None = None
     interval: tuple[float, float] | None = None
     family_interval: tuple[float, float] | None = None
     family_size: int = 1
     p: float | None = None
     p_holm: float | None = None
+    p_flip: float | None = None
     seeds_needed: int | None = None
 
     @property
@@ -85,7 +100,7 @@ def judge(claim: Claim, samples: Sequence[Sample], *, alpha: float, pooled: bool
         cells += _judge_family(claim, members, alpha, pooled)
     order = {id(sample): index for index, sample in enumerate(samples)}
     cells.sort(key=lambda cell: order[id(cell.sample)])
-    verdict = _combined(claim.holds, [cell.verdict for cell in cells])
+    verdict = _combined(claim.holds, cells)
     return Judged(claim, verdict, _why(cells, verdict), tuple(cells))
 
 
@@ -99,15 +114,16 @@ def _judge_family(claim: Claim, samples: Sequence[Sample], alpha: float, pooled:
     tests = [_test(claim, cell) if _may_test(cell) else None for cell in cells]
     adjusted = holm([test.p if test else 1.0 for test in tests])
     return [
-        _exact(claim, cell) if test is None else _decided(claim, replace(cell, p=test.p, p_holm=p), test, alpha)
+        _exact(claim, cell) if test is None else _decided(claim, cell, test, p, alpha)
         for cell, test, p in zip(cells, tests, adjusted, strict=True)
     ]
 
 
 def _describe(sample: Sample, alpha: float, size: int) -> CellVerdict:
     """Spread and intervals of what is in, and the reason why there can be no verdict, if there is one."""
-    verdict, reason = _obstacle(sample)
-    cell = CellVerdict(sample, verdict, reason, family_size=size)
+    premise = spread(list(sample.premise.values())) if sample.premise and len(sample.premise) > 1 else None
+    verdict, reason = _obstacle(sample, premise)
+    cell = CellVerdict(sample, verdict, reason, premise=premise, family_size=size)
     if len(sample.values) < 2:
         return cell
     return _with_spread(cell, spread(list(sample.values.values())), alpha)
@@ -120,11 +136,13 @@ def _with_spread(cell: CellVerdict, found: Spread, alpha: float) -> CellVerdict:
     return replace(cell, spread=found, interval=ruler.interval(0.95), family_interval=whole)
 
 
-def _obstacle(sample: Sample) -> tuple[str, str]:
+def _obstacle(sample: Sample, premise: Spread | None) -> tuple[str, str]:
     """Why a cell gets no verdict; ("", "") where it may."""
     n, asked = len(sample.values), len(sample.asked)
     if n == 0:
         return NOT_RUN, f"0 of {asked} seeds are in" if asked else "not measured"
+    if sample.untestable:
+        return NOT_TESTABLE, "; ".join(sample.untestable)
     if sample.exact:
         return "", ""
     obstacles = (
@@ -132,8 +150,15 @@ def _obstacle(sample: Sample) -> tuple[str, str]:
         (INCONCLUSIVE, n < LEAST_SEEDS, f"n = {n} < {LEAST_SEEDS} seeds"),
         (INCONCLUSIVE, sample.missing, f"{n} of {asked} seeds are in; no verdict before all are"),
         (INCONCLUSIVE, sample.tied, f"both sides diverged at seed {', '.join(map(str, sample.tied))}"),
+        (NOT_TESTABLE, premise and premise.interval(0.95)[0] <= 0, _not_shown(sample, premise)),
     )
     return next(((verdict, reason) for verdict, found, reason in obstacles if found), ("", ""))
+
+
+def _not_shown(sample: Sample, premise: Spread | None) -> str:
+    if premise is None:
+        return ""
+    return f"{sample.needs} is not shown: {signed(premise.mean)} ({interval_text(premise.interval(0.95))})"
 
 
 def _may_test(cell: CellVerdict) -> bool:
@@ -151,52 +176,49 @@ def _with_pooled_spread(cells: Sequence[CellVerdict], alpha: float) -> list[Cell
 
 @dataclass(frozen=True)
 class _Test:
-    """Two-sided p-value of the threshold, and whether the number lies on the claimed side of it."""
+    """Two-sided p-values of the threshold, and whether the number lies on the claimed side of it.
 
+    p: by Student's t, of a share by exact tails; the premise has to be shown as well, so the larger one of the two.
+    """
+
+    mean: float
     p: float
     claimed_side: bool
+    p_flip: float | None = None
     blocked: str = ""
 
 
 def _test(claim: Claim, cell: CellVerdict) -> _Test:
     assert cell.spread is not None
     if cell.sample.counted is not None:
-        k, n = cell.sample.counted
-        return _Test(Share(k, n).p(claim.threshold), (k / n > claim.threshold) == (claim.direction == "above"))
-    if claim.direction in ("above", "below"):
-        p_above = cell.spread.p_above(claim.threshold)
-        test = _Test(_two_sided(p_above), (cell.spread.mean > claim.threshold) == (claim.direction == "above"))
-    else:
-        test = _equivalence(claim, cell.spread)
-    return test if cell.sample.premise is None else _under_premise(test, cell.sample)
+        share = Share(*cell.sample.counted)
+        mean = share.k / share.n
+        return _Test(mean, p_value(share, mean, claim.direction, claim.threshold), _claimed_side(claim, mean))
+    mean, flipped = cell.spread.mean, flips(list(cell.sample.values.values()))
+    p, p_flip = (
+        None if ruler is None else p_value(ruler, mean, claim.direction, claim.threshold)
+        for ruler in (cell.spread, flipped)
+    )
+    assert p is not None
+    test = _Test(mean, p, _claimed_side(claim, mean), p_flip)
+    if cell.premise is None:
+        return test
+    needed = p_value(cell.premise, cell.premise.mean, "above", 0.0)
+    blocked = f"{cell.sample.needs} is shown for this cell, but not for all cells together" if needed > p else ""
+    return replace(test, p=max(p, needed), blocked=blocked)
 
 
-def _two_sided(p: float) -> float:
-    return 2 * min(p, 1 - p)
+def _claimed_side(claim: Claim, mean: float) -> bool:
+    value = abs(mean) if claim.direction in ("within", "outside") else mean
+    return (value > claim.threshold) == (claim.direction in ("above", "outside"))
 
 
-def _equivalence(claim: Claim, found: Spread) -> _Test:
-    """Two one-sided tests at both margins: inside if both say so, outside if one does."""
-    low, high = found.p_above(-claim.threshold), 1 - found.p_above(claim.threshold)  # small: above -m, below m
-    inside = abs(found.mean) < claim.threshold
-    p = min(1.0, 2 * (max(low, high) if inside else min(1 - low, 1 - high)))
-    return _Test(p, inside == (claim.direction == "within"))
-
-
-def _under_premise(test: _Test, sample: Sample) -> _Test:
-    """The premise has to be shown as well, so the larger p-value counts; where it fails, nothing is said."""
-    assert sample.premise is not None
-    found = spread(list(sample.premise.values()))
-    if found.mean <= 0:
-        return replace(test, p=1.0, blocked="its premise is not seen")
-    p = _two_sided(found.p_above(0.0))
-    return replace(test, p=max(test.p, p), blocked="its premise is not shown" if p > test.p else "")
-
-
-def _decided(claim: Claim, cell: CellVerdict, test: _Test, alpha: float) -> CellVerdict:
-    assert cell.p_holm is not None
-    if cell.p_holm <= alpha:
-        return replace(cell, verdict=SUPPORTED if test.claimed_side else CONTRADICTED)
+def _decided(claim: Claim, cell: CellVerdict, test: _Test, p_holm: float, alpha: float) -> CellVerdict:
+    assert cell.family_interval is not None
+    told = shown(claim, test.mean, cell.family_interval)
+    cell = replace(cell, p=test.p, p_holm=p_holm, p_flip=test.p_flip)
+    if p_holm <= alpha:
+        return replace(cell, verdict=SUPPORTED if test.claimed_side else CONTRADICTED, reason=told)
     if test.blocked:
         return replace(cell, verdict=INCONCLUSIVE, reason=test.blocked)
     if cell.sample.diverged:
@@ -227,18 +249,21 @@ def _exact(claim: Claim, cell: CellVerdict) -> CellVerdict:
     """A number without chance lies on one side or the other; a cell that has its verdict keeps it."""
     if cell.verdict or cell.mean is None:
         return cell
-    value = abs(cell.mean) if claim.direction in ("within", "outside") else cell.mean
-    holds = (value > claim.threshold) == (claim.direction in ("above", "outside"))
-    return replace(cell, verdict=SUPPORTED if holds else CONTRADICTED, reason="; ".join(cell.sample.flags))
+    verdict = SUPPORTED if _claimed_side(claim, cell.mean) else CONTRADICTED
+    return replace(cell, verdict=verdict, reason="; ".join(cell.sample.flags))
 
 
 # --- the claim -------------------------------------------------------------------------------------------------------
 
 
-def _combined(holds: str, verdicts: Sequence[str]) -> str:
-    """In every cell: contradicted by one, supported by all. In any: the other way round."""
+def _combined(holds: str, cells: Sequence[CellVerdict]) -> str:
+    """In every cell: contradicted by one, supported by all. In any: the other way round.
+
+    Cells whose premise is not shown are outside of what is claimed; those that the study compares unequally are not.
+    """
     decisive, unanimous = (CONTRADICTED, SUPPORTED) if holds == "every" else (SUPPORTED, CONTRADICTED)
-    seen = set(verdicts)
+    within = {cell.verdict for cell in cells if cell.verdict != NOT_TESTABLE or cell.sample.untestable}
+    seen = within if within - {NOT_RUN} else {cell.verdict for cell in cells}
     if seen <= {NOT_RUN}:
         return NOT_RUN
     if decisive in seen:
@@ -246,7 +271,7 @@ def _combined(holds: str, verdicts: Sequence[str]) -> str:
     if seen == {unanimous}:
         return unanimous
     rest = seen - {unanimous, NOT_RUN}
-    return NOT_BRACKETED if rest == {NOT_BRACKETED} else INCONCLUSIVE
+    return rest.pop() if len(rest) == 1 else INCONCLUSIVE
 
 
 def _why(cells: Sequence[CellVerdict], verdict: str) -> str:

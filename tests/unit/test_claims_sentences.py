@@ -1,0 +1,94 @@
+"""The README's results are what claims.json says, whatever comes out."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from analysis_fakes import FakeStudy
+from claims_samples import PLACE, gained_study, give, verdicts
+
+from mpadam.analysis.claims.report import claims_content
+from mpadam.analysis.claims.sentences import BEGIN, END, TOLD, between_markers, read_sentences, sentences
+from mpadam.analysis.claims.verdicts import VERDICTS
+from mpadam.analysis.collect import collect
+from mpadam.study.load import ConfigError
+
+ROOT = Path(__file__).parents[2]
+PILOT = ROOT / "results/example/pilot"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_readme_says_what_claims_json_says() -> None:
+    """Made again by: python -m mpadam.analysis.claims.sentences results/example/pilot/paper --into README.md"""
+    assert between_markers(README, read_sentences(PILOT / "paper")) == README
+
+
+def test_the_readme_counts_the_pilots_runs_and_trials() -> None:
+    runs, trials = (len([*(PILOT / part).rglob("summary.json")]) for part in ("runs", "tuning"))
+    assert f"{runs} runs and {trials} trials" in " ".join(README.split())
+
+
+@pytest.fixture(scope="module")
+def pilot() -> dict[str, Any]:
+    return json.loads((PILOT / "paper/claims.json").read_text())
+
+
+def test_every_told_claim_has_its_verdict_and_the_counts_are_of_all(pilot: dict[str, Any]) -> None:
+    text = sentences(pilot)
+    told = [claim for claim in pilot["claims"] if claim["id"] in TOLD]
+    assert len(told) == len(TOLD)
+    for claim in told:
+        assert f"| **{claim['verdict']}** |" in next(line for line in text.splitlines() if line.startswith(_row(claim)))
+    opening = " ".join(text.partition("|")[0].split())
+    counted = re.findall(rf"(\d+) (?:{'|'.join(VERDICTS)})", opening)
+    assert sum(map(int, counted)) == len(pilot["claims"])
+
+
+def _row(claim: dict[str, Any]) -> str:
+    return "| " + claim["title"].replace("|", r"\|") + " |"
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_whatever_the_verdicts_become_there_are_sentences(pilot: dict[str, Any], verdict: str) -> None:
+    changed = copy.deepcopy(pilot)
+    for claim in changed["claims"]:
+        claim["verdict"] = verdict
+        for cell in claim["cells"]:
+            cell["verdict"] = verdict
+    text = sentences(changed)
+    assert f"{len(pilot['claims'])} {verdict}" in " ".join(text.split())
+    assert (f"**{verdict}**" in text) == (verdict != "not run")
+
+
+def test_numbers_are_percent_of_perplexity_with_the_interval_of_the_whole_claim(tmp_path: Path) -> None:
+    text = sentences(_content(gained_study(tmp_path / "results")))
+    cells = "supported in 4 cells (shown to be above +0.5%): +4.9% (intervals from"
+    assert f"| M+Adam beats AdamW | **supported** | M+Adam over AdamW: {cells}" in text  # 1 - exp(-0.05)
+    assert "cost AdamW something, against fp32 weights at the same compute" in " ".join(text.split())
+    assert "nowhere" in text
+
+
+def test_a_study_without_a_run_and_one_with_diverged_runs_have_sentences_too(tmp_path: Path) -> None:
+    study = gained_study(tmp_path / "results")
+    give(study, {0: 9.0}, **PLACE, optimizer="adamw")
+    study.diverge(**PLACE, optimizer="m-plus-adam", seed=1)
+    assert "| M+Adam beats AdamW | **inconclusive** |" in sentences(_content(study))
+    for folder in ("runs", "tuning"):
+        (study.paths.root / folder).rename(study.paths.root / f"no-{folder}")
+    assert "27 not run" in " ".join(sentences(_content(study)).split())
+
+
+def _content(study: FakeStudy) -> dict[str, Any]:
+    content = claims_content(verdicts(study), collect(study.config, study.paths))
+    return json.loads(json.dumps(content))
+
+
+def test_a_file_without_both_markers_is_refused() -> None:
+    assert between_markers(f"a\n{BEGIN}\nold\n{END}\nb", "new") == f"a\n{BEGIN}\n\nnew\n\n{END}\nb"
+    with pytest.raises(ConfigError, match="once each"):
+        between_markers(f"a {BEGIN}", "new")
