@@ -56,6 +56,16 @@ def test_another_processor_keeps_the_route_that_training_began_with(route, write
     assert again.plot_every == 500
 
 
+def test_a_finished_run_of_which_only_results_were_kept_says_what_auto_meant(write, monkeypatch):
+    """`mpadam keep` leaves checkpoints behind: the example's runs were all trained again after a copy."""
+    monkeypatch.setattr(spec, "remembered_native_bf16_products", lambda: True)
+    begun = write()
+    summary = {"hash": begun.spec.hash, "spec": begun.spec.model_dump(mode="json")}
+    write.folder.summary.write_text(json.dumps(summary))
+    monkeypatch.setattr(spec, "remembered_native_bf16_products", lambda: False)
+    assert write().spec.hash == begun.spec.hash
+
+
 def test_what_changes_the_numbers_makes_another_run_with_what_auto_means_now(write, monkeypatch):
     monkeypatch.setattr(spec, "remembered_native_bf16_products", lambda: True)
     begun = write()

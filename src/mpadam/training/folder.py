@@ -123,8 +123,8 @@ class Identity:
 
 
 def recorded_identity(folder: RunFolder) -> Identity | None:
-    """The run that training began in a folder; None where it has begun none."""
-    recorded = read_json(folder.identity) or {}
+    """The run that training began in a folder, or ended where only results were kept; None where it has begun none."""
+    recorded = read_json(folder.identity) or read_json(folder.summary) or {}
     found, spec = recorded.get("hash"), recorded.get("spec")
     training = spec.get("training") if isinstance(spec, dict) else None
     return Identity(found, training) if isinstance(found, str) and isinstance(training, dict) else None
