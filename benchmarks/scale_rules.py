@@ -87,8 +87,8 @@ def main(argv: list[str] | None = None) -> int:
     fixed = noise(args.rows, on_first_grid)[0]
     for name, rule in RULES.items():
         with patch.object(nvfp4, "_moved_scales", rule):
-            displaced, rms = noise(args.rows, write)
-            print(f"{name:15}{displaced:8.3f}{displaced / fixed:10.2f}{rms:9.3f}{growth(args.rows):9.2f}"
+            displaced, size = noise(args.rows, stored)
+            print(f"{name:15}{displaced:8.3f}{displaced / fixed:10.2f}{size:9.3f}{growth(args.rows):9.2f}"
                   f"{shrinking(args.rows):11.2f}", flush=True)  # fmt: skip
     if args.perplexity:
         perplexities(EXAMPLE / args.perplexity, args.seeds)
@@ -100,52 +100,63 @@ def start(rows: int) -> tuple[NvFp4, Encoded]:
     return f, f.encode(0.02 * torch.randn(rows, 256, generator=torch.Generator().manual_seed(0)))
 
 
-def write(f: NvFp4, x: Tensor, before: Encoded, first: Encoded, step: int) -> Encoded:
-    bits = random_bits(seed=0, step=step, tensor_id=0, shape=x.shape)
-    return f.encode(x, rounding="stochastic", bits=bits, previous=before)
+Write = Callable[[Tensor, int], Tensor]  # weights after an update and its number -> what is stored of them
 
 
-def on_first_grid(f: NvFp4, x: Tensor, before: Encoded, first: Encoded, step: int) -> Encoded:
+def stored(f: NvFp4, first: Encoded) -> Write:
+    """Writes of the format, each from what the one before has left."""
+    now = [first]
+
+    def write(x: Tensor, step: int) -> Tensor:
+        bits = random_bits(seed=0, step=step, tensor_id=0, shape=x.shape)
+        now[0] = f.encode(x, rounding="stochastic", bits=bits, previous=now[0])
+        return f.decode(now[0])
+
+    return write
+
+
+def on_first_grid(f: NvFp4, first: Encoded) -> Write:
+    """Writes onto the scales of `first`, beyond which weights clip."""
     scale = nvfp4._block_scale(first) * first.tensors["tensor_scale"]
-    bits = to_blocks(random_bits(seed=0, step=step, tensor_id=0, shape=x.shape), BLOCK)
-    rounded = from_blocks(round_to_grid(to_blocks(x, BLOCK) / scale, E2M1, "stochastic", bits) * scale, x.shape)
-    return f.encode(rounded, previous=first)  # exact: the scale of each block still holds what it held
+
+    def write(x: Tensor, step: int) -> Tensor:
+        bits = to_blocks(random_bits(seed=0, step=step, tensor_id=0, shape=x.shape), BLOCK)
+        return from_blocks(round_to_grid(to_blocks(x, BLOCK) / scale, E2M1, "stochastic", bits) * scale, x.shape)
+
+    return write
 
 
-Write = Callable[[NvFp4, Tensor, Encoded, Encoded, int], Encoded]
-
-
-def noise(rows: int, write: Write) -> tuple[float, float]:
+def noise(rows: int, writes: Callable[[NvFp4, Encoded], Write]) -> tuple[float, float]:
     """RMS displacement and RMS of the weights, in units of the RMS before."""
     f, first = start(rows)
-    generator, stored, w = torch.Generator().manual_seed(1), first, f.decode(first)
+    generator, write, w = torch.Generator().manual_seed(1), writes(f, first), f.decode(first)
     exact, before = w.double(), rms(w)
     for step in range(300):
         update = 1e-4 * w.abs() * (2 * torch.randint(0, 2, w.shape, generator=generator) - 1)
         exact += update
-        stored = write(f, w + update, stored, first, step)
-        w = f.decode(stored)
+        w = write(w + update, step)
     return rms(w - exact) / before, rms(w) / before
 
 
 def growth(rows: int) -> float:
     f, first = start(rows)
-    stored, w = first, f.decode(first)
-    largest = to_blocks(w, BLOCK).abs() == to_blocks(w, BLOCK).abs().amax(4, keepdim=True)
-    update = from_blocks(1e-3 * to_blocks(w, BLOCK) * largest, w.shape)
+    write, w = stored(f, first), f.decode(first)
+    blocks = to_blocks(w, BLOCK)
+    update = from_blocks(1e-3 * blocks * (blocks.abs() == blocks.abs().amax(4, keepdim=True)), w.shape)
+    now = w
     for step in range(300):
-        stored = write(f, f.decode(stored) + update, stored, first, step)
-    gained = (f.decode(stored) - w) / (300 * update)
-    return float(gained[update != 0].mean())
+        now = write(now + update, step)
+    return float(((now - w) / (300 * update))[update != 0].mean())
 
 
 def shrinking(rows: int) -> float:
-    f, first = start(rows)
-    stored = first
+    f, now = start(rows)
     for step in range(228):
-        stored = write(f, f.decode(stored) * 0.98, stored, first, step)
-    fit = f.encode(f.decode(stored))
-    scales = [nvfp4._block_scale(e) * e.tensors["tensor_scale"] for e in (stored, fit)]
+        x = f.decode(now) * 0.98
+        bits = random_bits(seed=0, step=step, tensor_id=0, shape=x.shape)
+        now = f.encode(x, rounding="stochastic", bits=bits, previous=now)
+    fit = f.encode(f.decode(now))
+    scales = [nvfp4._block_scale(e) * e.tensors["tensor_scale"] for e in (now, fit)]
     return float((scales[0] / scales[1]).median())
 
 
