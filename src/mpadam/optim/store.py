@@ -169,9 +169,8 @@ def _place(param: Tensor) -> tuple[int, int]:
 
 
 _RUN = 61
-"""Words of 8 bytes in one sum of a checksum: a prime, so that over many rows the runs start at every place of a row, and
-rows, columns or heads that change places end up in other sums. Values that change places within one run may not show.
-"""
+"""Words of 8 bytes in one sum of a checksum: a prime, so that over many rows the runs start at every place of a row,
+and rows, columns or heads that change places end up in other sums. Within one run such a change may not show."""
 _EVERY = 16
 """Updates between two looks at the values of a parameter on a GPU, where a look costs as much host time as the update.
 On a CPU each update looks: it reads the parameter twice more, 2 or 3 % of a compiled step."""

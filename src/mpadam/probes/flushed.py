@@ -2,9 +2,9 @@
 
 The scale of a block is at least 2**-6 of the tensor scale, which follows the tensor's largest weight. A block whose
 largest weight is below amax / 688128 (a quarter of the least block scale) is therefore stored as zeros, and its weights
-are lost; a multiplicative step never brings them back. Counted are all blocks that are meant to hold something: one with
-a weight other than zero before it is rounded, and one with a gradient other than zero, however long ago it died. A block
-that is zero by construction (a padding row, a mask) has neither.
+are lost; a multiplicative step never brings them back. Counted are all blocks that are meant to hold something: those
+with a weight other than zero before it is rounded, and those with a gradient other than zero, however long ago they
+died. A block that is zero by construction (a padding row, a mask) has neither.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from mpadam.probes.preview import Preview, preview
 
 
 def count_flushed(update: Preview) -> Tensor:
-    """int64 (2,): blocks meant to hold weights (see the module), and those of them that the update stores as zeros; zeros
-    in other formats."""
+    """int64 (2,): blocks meant to hold weights (see the module), and those of them that the update stores as zeros.
+    Zeros in other formats."""
     fmt, plan = update.store.format, update.store
     if not isinstance(fmt, NvFp4):
         return torch.zeros(2, dtype=torch.int64, device=update.before.device)

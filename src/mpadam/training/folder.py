@@ -8,14 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpadam.atomic import write_json
-from mpadam.presence import is_there
+from mpadam.atomic import TEMPORARY, is_temporary, remove, write_json
+from mpadam.presence import entries, is_there
 from mpadam.study.spec import RunFile, RunSpec, differing_fields
 
 MOST_LINKS = 40  # in a path, as for the kernel
@@ -142,18 +141,19 @@ def discard(folder: RunFolder) -> None:
         folder.probes,
     ):
         path.unlink(missing_ok=True)
-    for path in folder.checkpoints.glob("*"):  # one by one: the folder may be a link to another disk
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for path in sorted(entries(folder.checkpoints), key=lambda path: path == folder.identity):
+        remove(path)  # one by one: the folder may be a link to another disk
 
 
 def sweep(folder: RunFolder, *, finished: bool) -> None:
     """Delete what killed writers left half done; of a finished run, checkpoints that it no longer needs too."""
     written = (folder.summary, folder.environment, folder.weights, folder.plot, folder.failure)
     for path in written:
-        for temporary in folder.path.glob(f".{path.name}.*.tmp"):
-            temporary.unlink()
-    for path in [*folder.checkpoints.glob(".*.tmp"), *(folder.checkpoints.glob("step*") if finished else [])]:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for temporary in folder.path.glob(f".{path.name}.*{TEMPORARY}"):
+            remove(temporary)
+    for path in entries(folder.checkpoints):
+        if is_temporary(path) or (finished and path.name.startswith("step")):
+            remove(path)
 
 
 def _difference(folder: RunFolder, recorded: dict[str, Any], run: RunFile) -> str:
