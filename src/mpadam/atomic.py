@@ -32,7 +32,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Replace `path` by `content`; a reader sees the old file or the new one, never a part."""
     temporary = temporary_name(path)
     try:
-        with temporary.open("wb") as file:
+        with naming(path), temporary.open("wb") as file:
             file.write(content)
             file.flush()
             sync(file.fileno())
@@ -40,6 +40,17 @@ def write_bytes(path: Path, content: bytes) -> None:
     finally:
         with suppress(OSError):  # it is gone, or the write has failed for the same reason
             temporary.unlink()
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Give an OSError of writing an open file, such as a full disk, the name of the file, which it does not know."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def temporary_name(path: Path) -> Path:

@@ -168,9 +168,9 @@ def _difference(folder: RunFolder, recorded: dict[str, Any], run: RunFile) -> st
 
 
 def restore_summary(folder: RunFolder, run: RunFile) -> bool:
-    """Write `summary.json` again from the kept result, if the run is finished and its metrics are intact."""
+    """Write `summary.json` again from the kept result, if the run is finished and its records are intact."""
     result = kept_result(folder, run.spec.hash)
-    if result is None or sha256(folder.metrics) != result["metrics_sha256"]:
+    if result is None or edited_records(folder, result):
         return False
     write_json(folder.summary, {**result, "labels": run.labels.model_dump(mode="json")})
     return True
@@ -182,15 +182,22 @@ def data_of(folder: RunFolder, run: RunFile) -> Path:
     `run.yaml` names it relative to the run's folder as that lies in the tree of results, where any part may be a link
     to another disk; `..` after a link would leave the tree. So it is looked for from the folder's path as given, and
     with its links followed one after the other, since the path as given may itself be a link into the tree.
+    Raises OSError where it is found nowhere, and one of the places cannot be read.
     """
     tried = [Path(os.path.normpath(path / run.data)) for path in _paths(folder.path)]
-    found = next((path for path in tried if (path / "manifest.json").is_file()), None)
-    if found is None:
-        raise ValueError(
-            f"{tried[0]}: no manifest.json, so there is no prepared data, which {folder.run_file} names as {run.data}; "
-            "run  mpadam data  first, or name the run's folder by its place below results/"
-        )
-    return found
+    unreadable = None
+    for path in tried:
+        try:
+            if is_there(path / "manifest.json"):
+                return path
+        except OSError as error:
+            unreadable = unreadable or error
+    if unreadable is not None:
+        raise unreadable
+    raise ValueError(
+        f"{tried[0]}: no manifest.json, so there is no prepared data, which {folder.run_file} names as {run.data}; "
+        "run  mpadam data  first, or name the run's folder by its place below results/"
+    )
 
 
 def _paths(folder: Path) -> Iterator[Path]:
@@ -233,6 +240,14 @@ def altered(folder: RunFolder, summary: dict[str, Any]) -> str | None:
         if here != kept:
             return f"{key} is {_short(here)}, where checkpoints/{folder.result.name} has {_short(kept)}"
     return _not_as_trained(folder, summary)
+
+
+def edited_records(folder: RunFolder, summary: dict[str, Any]) -> Path | None:
+    """Which of the records beside a summary is not the one that it was made with. Older ones say nothing of probes."""
+    recorded = {folder.metrics: summary.get("metrics_sha256")}
+    if "probes_sha256" in summary:
+        recorded[folder.probes] = summary["probes_sha256"]
+    return next((path for path, digest in recorded.items() if sha256(path) != digest), None)
 
 
 def _not_as_trained(folder: RunFolder, summary: dict[str, Any]) -> str | None:
