@@ -24,11 +24,12 @@ import pandas as pd
 
 from mpadam.analysis.tunings import Tuning, read_tuning
 from mpadam.presence import is_there, why_unreadable
+from mpadam.study.auto import recorded_auto
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey, TuningKey, run_keys, selection_key, tuning_keys
 from mpadam.study.load import ConfigError
 from mpadam.study.paths import StudyPaths
-from mpadam.study.spec import recorded_auto, resolve, run_request
+from mpadam.study.spec import resolve, run_request
 from mpadam.training.folder import RunFolder, altered, edited_records, read_json
 
 STATUSES = ("completed", "diverged", "missing", "refused")

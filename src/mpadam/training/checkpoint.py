@@ -24,8 +24,9 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
 from mpadam.atomic import UNSUPPORTED, is_temporary, remove, sync, sync_folder, temporary_name, write_json
+from mpadam.canonical import sha256_of
 from mpadam.presence import entries
-from mpadam.training.folder import RefusedError, read_json, sha256, sha256_of
+from mpadam.training.folder import RefusedError, read_json, sha256
 
 log = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mpadam.atomic import TEMPORARY, is_temporary, remove, write_json
+from mpadam.canonical import sha256_of
 from mpadam.presence import entries, is_there
 from mpadam.study.spec import RunFile, RunSpec, differing_fields
 
@@ -309,11 +310,6 @@ def sha256(path: Path) -> str | None:
         return None
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def sha256_of(content: object) -> str:
-    """SHA-256 of what JSON can hold, however it is laid out in a file."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
