@@ -112,7 +112,7 @@ def test_a_summary_that_is_none_is_made_again(run, table, content):
 def test_a_run_that_was_looked_at_since_is_not_read_again(run, table, monkeypatch):
     """A start of a study of thousands of runs reads dates."""
     monkeypatch.setattr(edited, "read_json", None)
-    monkeypatch.setattr(edited, "sha256", None)
+    monkeypatch.setattr(edited, "edited_records", None)
     assert not is_edited(run, checked=table)
 
 

@@ -179,9 +179,8 @@ def _checked_summary(folder: RunFolder, key: RunKey, config: StudyConfig) -> dic
         raise RefusedError(
             f"summary.json: its hash {summary.get('hash')} is not {recorded}, that of run.yaml; {_REMEDY}"
         )
-    if summary.get("metrics_sha256") is None or (edited := edited_records(folder, summary)):
-        name = "metrics.jsonl" if edited is None else edited.name
-        raise RefusedError(f"summary.json: {name} beside it is not the one it was made with; {_REMEDY}")
+    if edited := edited_records(folder, summary):
+        raise RefusedError(f"summary.json: {edited.name} beside it is not the one it was made with; {_REMEDY}")
     if fault := altered(folder, summary):
         raise RefusedError(f"summary.json: edited: {fault}; {_REMEDY}")
     return summary

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from mpadam.atomic import TEMPORARY, is_temporary, remove, write_json
 from mpadam.canonical import sha256_of
 from mpadam.presence import entries, is_there
 from mpadam.study.spec import RunFile, RunSpec, differing_fields
+
+log = logging.getLogger(__name__)
 
 MOST_LINKS = 40  # in a path, as for the kernel
 
@@ -105,13 +108,25 @@ def claim(folder: RunFolder, run: RunFile, *, replace: bool) -> None:
     Raises RefusedError, with the differing fields, if the folder holds another run's files and `replace` is false.
     """
     recorded = read_json(folder.identity)
-    if recorded is not None and recorded.get("hash") != run.spec.hash:
+    damaged = recorded is None and is_there(folder.identity)
+    if damaged:
+        log.warning("%s is damaged: the checkpoints beside it say whose files these are", folder.identity)
+        found = _hash_of_checkpoints(folder)
+        recorded = None if found is None else {"hash": found}
+    others = recorded is not None and recorded.get("hash") != run.spec.hash
+    if recorded is not None and others:
         if not replace:
             raise RefusedError(_difference(folder, recorded, run))
         discard(folder)
-    if recorded is None or recorded.get("hash") != run.spec.hash:
+    if recorded is None or others or damaged:
         folder.checkpoints.mkdir(exist_ok=True)
         write_json(folder.identity, {"hash": run.spec.hash, "spec": run.spec.model_dump(mode="json")})
+
+
+def _hash_of_checkpoints(folder: RunFolder) -> str | None:
+    """The hash of the run that the checkpoints here are of; None where there is none, or none that says so."""
+    manifests = (read_json(path / "manifest.json") for path in entries(folder.checkpoints) if path.is_dir())
+    return next((manifest["hash"] for manifest in manifests if manifest and "hash" in manifest), None)
 
 
 @dataclass(frozen=True)
@@ -160,7 +175,9 @@ def sweep(folder: RunFolder, *, finished: bool) -> None:
 def _difference(folder: RunFolder, recorded: dict[str, Any], run: RunFile) -> str:
     try:
         fields = "; ".join(differing_fields(RunSpec.model_validate(recorded["spec"]), run.spec))
-    except (KeyError, ValueError):
+    except KeyError:
+        fields = f"{folder.identity.name} is damaged and does not say in what they differ"
+    except ValueError:
         fields = "they were written by another version of mpadam"
     return (
         f"{folder.path} holds checkpoints of run {recorded.get('hash')}, but run.yaml describes {run.spec.hash}: "
@@ -248,7 +265,7 @@ def edited_records(folder: RunFolder, summary: dict[str, Any]) -> Path | None:
     recorded = {folder.metrics: summary.get("metrics_sha256")}
     if "probes_sha256" in summary:
         recorded[folder.probes] = summary["probes_sha256"]
-    return next((path for path, digest in recorded.items() if sha256(path) != digest), None)
+    return next((path for path, digest in recorded.items() if digest is None or sha256(path) != digest), None)
 
 
 def _not_as_trained(folder: RunFolder, summary: dict[str, Any]) -> str | None:
