@@ -25,7 +25,8 @@ from mpadam.model.build import build_model
 from mpadam.model.loss import loss_sum
 from mpadam.model.products import bf16_products
 from mpadam.processor import native_bf16_products
-from mpadam.study.spec import Bf16Products, ModelSpec
+from mpadam.study.auto import Bf16Products
+from mpadam.study.spec import ModelSpec
 
 FLOAT32 = ("float32 model", "fp32")
 

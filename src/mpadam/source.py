@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
+from importlib.machinery import all_suffixes
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +77,40 @@ def _root(package: Path) -> Path:
 
 
 def _is_dirty(root: Path, package: Path) -> bool:
-    """Whether a tracked file outside results/ differs from the commit, or the package has an untracked one."""
-    tracked = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)results")
-    return bool(tracked or _git(root, "status", "--porcelain", "--untracked-files=normal", "--", str(package)))
+    """Whether a tracked file outside results/ differs from the commit, or the package has one that is not tracked."""
+    tracked = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", _NO_RESULTS)
+    untracked = _git(root, "status", "--porcelain", "--untracked-files=normal", "--", str(package))
+    return bool(tracked or untracked) or _has_ignored_code(root, package) or _hides_changes(root)
+
+
+_NO_RESULTS = ":(exclude)results"
+
+
+def _has_ignored_code(root: Path, package: Path) -> bool:
+    """Whether the package has code or data that git ignores, but for what Python compiles."""
+    others = map(Path, _names(_git(root, "ls-files", "-z", "--others", "--", str(package))))
+    importable = {*SUFFIXES, *all_suffixes()}
+    return any("__pycache__" not in p.parts and importable.intersection(p.suffixes[-1:]) for p in others)
+
+
+def _hides_changes(root: Path) -> bool:
+    """Whether a file that git was told not to look at is another than that of the commit, or gone: assume-unchanged, or
+    skip-worktree, which a sparse checkout says of files that it leaves out."""
+    listed = (entry.split(" ", 1) for entry in _names(_git(root, "ls-files", "-z", "-v", "--", ".", _NO_RESULTS)))
+    flagged = {name: flag for flag, name in listed if flag.islower() or flag == "S"}
+    hidden = [name for name in flagged if os.path.lexists(root / name)]
+    if any(flagged[name] not in "Ss" for name in flagged.keys() - set(hidden)):
+        return True
+    if not hidden:
+        return False
+    entries = (entry.split("\t") for entry in _names(_git(root, "ls-tree", "-z", "-r", "HEAD", "--", *hidden)))
+    committed = {name: about.split()[2] for about, name in entries}
+    hashes = _git(root, "hash-object", "--", *hidden).splitlines()
+    return any(committed.get(name) != found for name, found in zip(hidden, hashes, strict=True))
+
+
+def _names(listed: str) -> list[str]:
+    return [name for name in listed.split("\0") if name]
 
 
 def _git(root: Path, *arguments: str) -> str:

@@ -188,11 +188,22 @@ def test_n6_rounding_is_measured_from_the_rate_that_a_scheduler_began_with(lr: A
     assert abs(float(group["lr"])) < 1e-8
 
 
-def test_n6_a_multiplicative_rate_below_zero_by_rounding_is_zero() -> None:
-    optimizer = MPlusAdam([nn.Parameter(torch.ones(4, 6))], lr_mult=1.0)
-    optimizer.param_groups[0]["lr_mult"] = -1.8e-15
-    steps(optimizer, *optimizer.param_groups[0]["params"], count=1)
-    assert optimizer.param_groups[0]["lr_mult"] == 0.0
+@pytest.mark.parametrize("undershot", [-1.8e-15, torch.tensor(-1.2e-7)])
+def test_n6_a_multiplicative_rate_below_zero_by_rounding_is_zero(undershot: Any) -> None:
+    optimizer = MPlusAdam([p := nn.Parameter(torch.ones(4, 6))], lr=0.0, lr_mult=1.0)
+    optimizer.param_groups[0]["lr_mult"] = undershot
+    steps(optimizer, p, count=1)
+    assert rates_at(optimizer.param_groups[0], 1).multiplicative == 0.0
+    assert torch.equal(p, torch.ones(4, 6))
+    optimizer.param_groups[0]["lr_mult"] = torch.tensor(-1e-3)
+    with pytest.raises(ValueError, match="lr_mult = "):
+        steps(optimizer, p, count=1)
+
+
+@pytest.mark.parametrize("nothing", [None, [], "optimizer.pt"])
+def test_what_is_no_checkpoint_is_refused_in_a_line(nothing: Any) -> None:
+    with pytest.raises(ValueError, match=r"load_state_dict got a \w+, not a dict: give what optimizer.state_dict"):
+        AdamW([nn.Parameter(torch.ones(2))]).load_state_dict(nothing)
 
 
 def test_n6_groups_of_a_warm_up_build_another_optimizer() -> None:

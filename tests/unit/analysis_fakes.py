@@ -19,11 +19,12 @@ from typing import Any
 
 import yaml
 
+from mpadam.study.auto import Auto
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey, run_keys, selection_key, trial_values, tuning_keys
 from mpadam.study.load import parse_study
 from mpadam.study.paths import StudyPaths
-from mpadam.study.spec import Auto, resolve, run_request, tuning_identity, write_run_file
+from mpadam.study.spec import resolve, run_request, tuning_identity, write_run_file
 from mpadam.study.tuning import select, with_further
 
 MANIFEST = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import shutil
@@ -113,6 +114,15 @@ def test_a_summary_whose_metrics_changed_is_refused(study: FakeStudy) -> None:
     with (study.folder(**RUN) / "metrics.jsonl").open("a") as file:
         file.write('{"step": 60, "loss": 1.0}\n')
     refused(study, "metrics.jsonl")
+
+
+def test_a_summary_whose_probes_changed_is_refused(study: FakeStudy) -> None:
+    probes = study.folder(**RUN) / "probes.jsonl"
+    probes.write_text('{"step": 1}\n')
+    study.edit_summary({"probes_sha256": hashlib.sha256(probes.read_bytes()).hexdigest()}, **RUN)
+    assert gather(study).count("refused") == 0
+    probes.write_text('{"step": 2}\n')
+    refused(study, "probes.jsonl beside it is not the one it was made with")
 
 
 def test_a_summary_without_its_metrics_is_refused(study: FakeStudy) -> None:

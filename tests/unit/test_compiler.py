@@ -21,13 +21,13 @@ from mpadam import AdamW, compiler
 from mpadam.cli import main
 from mpadam.compiler import compile_problem, remembered_problem
 from mpadam.optim import compiled
-from mpadam.study import spec
+from mpadam.study import auto
 
 REQUEST = {"regime": {"compute": "bf16"}, "training": {"compile": "auto", "device": "cpu"}}
 
 
 def forget() -> None:
-    for function in (compiled.can_compile, spec._compiles):
+    for function in (compiled.can_compile, auto._compiles):
         function.cache_clear()
 
 
@@ -84,8 +84,8 @@ def test_n11_without_headers_auto_is_false_and_says_why_once(
     no_headers: None, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        assert [spec.auto_here(REQUEST).compile for _ in range(2)] == [False, False]
-    (line,) = [record.getMessage() for record in caplog.records if record.name == spec.__name__]
+        assert [auto.auto_here(REQUEST).compile for _ in range(2)] == [False, False]
+    (line,) = [record.getMessage() for record in caplog.records if record.name == auto.__name__]
     assert line.startswith("training.compile: auto is false: ")
     assert "Python.h" in line
     assert main(["doctor"]) == 0
@@ -118,7 +118,7 @@ def test_n11_a_kernel_that_runs_and_is_wrong(monkeypatch: pytest.MonkeyPatch) ->
 def test_n11_nothing_is_tried_where_the_configuration_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "compile_problem", lambda device: pytest.fail("tried"))
     for decided in (True, False):
-        spec.auto_here({**REQUEST, "training": {"compile": decided, "device": "cpu"}})
+        auto.auto_here({**REQUEST, "training": {"compile": decided, "device": "cpu"}})
 
 
 def test_n11_it_is_tried_once_on_a_machine_and_again_when_something_changed(

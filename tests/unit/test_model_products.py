@@ -9,8 +9,9 @@ from training_runs import make_data, make_run, metrics_of, summary_of, train
 
 from mpadam.model.products import bf16_products
 from mpadam.processor import native_bf16_products, remembered_native_bf16_products
+from mpadam.study.auto import Auto, auto_here
 from mpadam.study.config import TrainingConfig
-from mpadam.study.spec import Auto, auto_here, read_run_file, write_run_file
+from mpadam.study.spec import read_run_file, write_run_file
 from mpadam.training import machine
 
 SIZES = [(1, 1, 1), (3, 5, 7), (64, 96, 40), (128, 1000, 17)]  # M, K, N
@@ -189,7 +190,7 @@ def test_native_is_refused_where_torch_lacks_it(monkeypatch, tmp_path, capsys):
 
 @pytest.mark.parametrize(("native", "route"), [(True, "native"), (False, "float32")])
 def test_auto_is_what_torch_asks_itself(native, route, monkeypatch):
-    monkeypatch.setattr("mpadam.study.spec.remembered_native_bf16_products", lambda: native)
+    monkeypatch.setattr("mpadam.study.auto.remembered_native_bf16_products", lambda: native)
     request = {"regime": {"compute": "bf16"}, "training": {"device": "cpu", "fp8_backend": "auto", "compile": False}}
     assert auto_here(request).bf16_products == route
     request["training"]["bf16_products"] = "float32"

@@ -11,6 +11,8 @@ from analysis_fakes import FakeStudy, fake_study
 
 from mpadam import cli
 from mpadam.analysis.collect import collect
+from mpadam.analysis.items import Item, problems
+from mpadam.cluster.container import bind_paths
 from mpadam.data import c4, c4_hub, saved, tokenizer_hub
 from mpadam.data.download import download_shard
 from mpadam.data.loader import TokenData
@@ -18,12 +20,15 @@ from mpadam.data.tokens import read_shard_manifest
 from mpadam.plan.needs import read_manifest
 from mpadam.plan.observed import finished
 from mpadam.presence import entries, is_there, why_unreadable
+from mpadam.reference.models import model_of
+from mpadam.status.edited import shows_refused
 from mpadam.status.report import read_status, to_text
 from mpadam.status.state import State, read_state
 from mpadam.study.keep import keep
+from mpadam.study.spec import RunFile, read_run_file
 from mpadam.study.text import DataConfig, TokenizerConfig
 from mpadam.training import checkpoint
-from mpadam.training.folder import RunFolder, claim, raise_known_failure, read_json, restore_summary, sha256
+from mpadam.training.folder import RunFolder, claim, data_of, raise_known_failure, read_json, restore_summary, sha256
 from mpadam.training.metrics import holds
 
 RUN = {"model": "tiny", "budget": 1, "regime": "bf16-bf16", "optimizer": "adamw", "seed": 1}
@@ -124,6 +129,57 @@ def test_n37_without_permission_there_is_no_answer(tmp_path: Path, forbid: Calla
         "summary.json: cannot be read: Permission denied"
     )
     assert why_unreadable(OSError("gone")) == "cannot be read: gone"
+
+
+# --- data of a run, items of the paper, models, containers ------------------------------------------------------------
+
+
+@pytest.fixture
+def run(study: FakeStudy, tmp_path: Path) -> tuple[RunFolder, RunFile]:
+    folder = RunFolder(study.folder(**RUN))
+    return folder, read_run_file(folder.run_file).model_copy(update={"data": str(tmp_path / "data")})
+
+
+def test_n37_data_that_cannot_be_read_are_not_called_absent(
+    run: tuple[RunFolder, RunFile], tmp_path: Path, forbid: Callable[[Path], None]
+) -> None:
+    with pytest.raises(ValueError, match=r"no manifest.json, .* run  mpadam data  first"):
+        data_of(*run)
+    forbid(tmp_path / "data" / "manifest.json")
+    with pytest.raises(PermissionError, match=r"data/manifest\.json"):
+        data_of(*run)
+
+
+def test_n37_an_item_that_cannot_be_read_is_not_called_absent(tmp_path: Path, damage: Damage) -> None:
+    item = Item("Table 1", "", "", (), {"file": "table.csv", "columns": ["a"]})
+    assert problems(tmp_path, [item]) == ["Table 1: table.csv: no numbers"]
+    damage(tmp_path / "table.csv")
+    (line,) = problems(tmp_path, [item])
+    assert ": cannot be read: " in line
+
+
+def test_n37_a_model_configuration_that_cannot_be_read_is_not_the_paper_s(tmp_path: Path, damage: Damage) -> None:
+    path = tmp_path / "llama_60m.json"
+    assert model_of(str(path))[0] == "60m"
+    damage(path)
+    with pytest.raises(OSError, match=r"llama_60m\.json|not-mounted"):
+        model_of(str(path))
+
+
+def test_n37_a_folder_for_a_container_that_cannot_be_read_is_not_left_out(
+    study: FakeStudy, tmp_path: Path, forbid: Callable[[Path], None]
+) -> None:
+    update = {"data": study.config.data.model_copy(update={"downloads": str(tmp_path / "downloads")})}
+    config = study.config.model_copy(update=update)
+    assert bind_paths(config) == []
+    forbid(tmp_path / "downloads")
+    with pytest.raises(PermissionError):
+        bind_paths(config)
+
+
+def test_n37_a_table_that_cannot_be_read_ends_no_start_of_the_workflow(tmp_path: Path, damage: Damage) -> None:
+    damage(tmp_path / "runs.csv")
+    assert not shows_refused(tmp_path / "runs.csv")
 
 
 # --- status, tables, plan ---------------------------------------------------------------------------------------------

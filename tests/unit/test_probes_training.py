@@ -12,7 +12,7 @@ from training_runs import StopAfter, assert_same_run, make_data, make_run, summa
 from mpadam.probes.survival import BINS, survival_record
 from mpadam.study.spec import read_run_file, write_run_file
 from mpadam.training import loop
-from mpadam.training.folder import RunFolder
+from mpadam.training.folder import RunFolder, sha256
 from mpadam.training.session import open_session
 
 EVERY = 2
@@ -52,6 +52,8 @@ def test_a_run_has_the_same_bits_with_and_without_looks(kind, tmp_path, data):
     looked = probed(tmp_path / "looked", data, **RUNS[kind])
     assert train(plain) == train(looked) == 0
     assert_same_run(looked, plain)
+    assert summary_of(looked)["probes_sha256"] == sha256(looked / "probes.jsonl")
+    assert "probes_sha256" not in summary_of(plain)
     assert not (plain / "probes.jsonl").exists()
     assert [line["step"] for line in lines_of(looked)] == [2, 4, 6, 8, 10]
 

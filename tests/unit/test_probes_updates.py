@@ -147,6 +147,20 @@ def test_nvfp4_blocks_that_become_zeros_are_counted(fmt, options):
     assert flushed_by_next_step(optimizer) == {"blocks": 3, "flushed": 0}
 
 
+@pytest.mark.parametrize("rule", ["madam", "m-plus-adam", "adamw"])
+@pytest.mark.parametrize("fmt", ["nvfp4", "nvfp4_sticky"])
+def test_nvfp4_blocks_that_died_before_are_still_counted(fmt, rule):
+    """A multiplicative step leaves a block of zeros at zero: at the next logged step it was no block any more."""
+    weight = torch.full((2, 32), 1e-2)
+    weight[0, 0], weight[0, 16:], weight[1, :16] = 1.0, 1e-8, 0.0
+    optimizer, p = optimizer_of(rule, weight, weight_format=fmt, lr=1e-10)
+    p.grad = torch.full_like(p, 1e-3)
+    p.grad[1, :16] = 0.0  # zero by construction
+    for _ in range(3):
+        assert flushed_by_next_step(optimizer) == survey_of(optimizer, p)["nvfp4"] == {"blocks": 3, "flushed": 1}
+        optimizer.step()
+
+
 def test_only_nvfp4_has_blocks_to_count():
     optimizer, p = optimizer_of("adamw", normal(0), weight_format="fp8_e4m3")
     p.grad = normal(1).bfloat16()

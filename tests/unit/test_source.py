@@ -80,6 +80,34 @@ def test_n33_variables_of_git_do_not_decide(package: Path, tmp_path: Path, monke
     assert told(package) == (expected, False)
 
 
+@pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
+@pytest.mark.parametrize("name", ["src/mpadam/__init__.py", "config.yaml", "src/mpadam/größe y.py"])
+def test_n33_changes_that_git_was_told_not_to_see_are_seen(package: Path, flag: str, name: str) -> None:
+    root = package.parent.parent
+    (root / name).write_text("x = 1\n" if name.endswith(".py") else "a: 1\n")
+    git(root, "add", ".")
+    git(root, "commit", "-q", "--allow-empty", "-m", "second")
+    git(root, "update-index", flag, name, "results/example/kept.txt")
+    (root / "results" / "example" / "kept.txt").write_text("two\n")
+    assert told(package) == (head(package), False)
+    (root / name).write_text("x = 2\n")
+    assert told(package) == (head(package), True)
+    (root / name).unlink()
+    assert told(package) == (head(package), flag == "--assume-unchanged")  # left out of a sparse checkout
+
+
+@pytest.mark.parametrize("name", ["local.py", "fast.so", "part/plan.yaml"])
+def test_n33_code_that_git_ignores_makes_the_source_dirty(package: Path, name: str) -> None:
+    (package.parent.parent / ".git" / "info" / "exclude").write_text("*.log\nlocal*\n*.so\npart/\n")
+    (package / "__pycache__").mkdir()
+    (package / "__pycache__" / "__init__.cpython-311.pyc").write_text("")
+    (package / "train.log").write_text("")
+    assert told(package) == (head(package), False)
+    (package / name).parent.mkdir(exist_ok=True)
+    (package / name).write_text("x = 1\n")
+    assert told(package) == (head(package), True)
+
+
 def test_n33_never_the_repository_that_contains_the_environment(tmp_path: Path) -> None:
     outer = repository(tmp_path / "thesis")
     installed = outer / ".venv" / "lib" / "python3.11" / "site-packages" / "mpadam"

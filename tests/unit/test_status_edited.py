@@ -62,6 +62,21 @@ def test_metrics_that_were_edited_are_noticed(run, table):
     assert is_edited(run, checked=table)
 
 
+def test_probes_that_were_edited_are_noticed(run, table):
+    probes, kept = run / "probes.jsonl", [run / "summary.json", run / "checkpoints" / "result.json"]
+    probes.write_text('{"step": 1}\n')
+    later(probes, run / "summary.json")
+    assert not is_edited(run, checked=table)  # older summaries say nothing of them
+    (run / "checkpoints" / "final" / "manifest.json").unlink()
+    for path in kept:
+        change(path, probes_sha256=hashlib.sha256(probes.read_bytes()).hexdigest())
+    later(probes, run / "summary.json")
+    assert not is_edited(run, checked=table)
+    probes.write_text('{"step": 2}\n')
+    later(probes, run / "summary.json")
+    assert is_edited(run, checked=table)
+
+
 EDITS = {
     "the loss": {"val_loss": 1.0, "val_ppl": math.e},
     "seconds": {"seconds": 1.0},
@@ -97,7 +112,7 @@ def test_a_summary_that_is_none_is_made_again(run, table, content):
 def test_a_run_that_was_looked_at_since_is_not_read_again(run, table, monkeypatch):
     """A start of a study of thousands of runs reads dates."""
     monkeypatch.setattr(edited, "read_json", None)
-    monkeypatch.setattr(edited, "sha256", None)
+    monkeypatch.setattr(edited, "edited_records", None)
     assert not is_edited(run, checked=table)
 
 

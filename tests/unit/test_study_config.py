@@ -71,6 +71,15 @@ def test_every_overlay_is_valid_and_names_itself(overlay: Path) -> None:
         ("grids", [{"name": "a", "budgets": [0.5]}], ["grids.0.budgets.0", "0.5"]),
         ("grids", [], ["grids"]),
         ("seeds", [-1], ["seeds.0", "-1"]),
+        ("seeds", [0, True], ["seeds: [0, true] is no number"]),
+        ("training.threads", True, ["training", "threads: true is no number", "give a number"]),
+        ("training.clip_norm", False, ["clip_norm: false is no number"]),
+        ("data.sequence_length", True, ["data", "sequence_length: true"]),
+        ("evaluation.every", True, ["evaluation", "every: true"]),
+        ("models.200k.layers", True, ["models.200k", "layers: true"]),
+        ("optimizers.adamw.values.beta2", True, ["optimizers.adamw", "beta2", "true"]),
+        ("optimizers.adamw.search.lr", [True, 1, 2, 3], ["optimizers.adamw", "true"]),
+        ("grids", [{"name": "a", "budgets": [True]}], ["grids.0: budgets: [true]"]),
     ],
 )
 def test_a_refusal_is_one_line_with_key_value_and_remedy(content, key, value, expected) -> None:

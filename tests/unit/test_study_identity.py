@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from mpadam.canonical import canonical_json
 from mpadam.cli import main
-from mpadam.study import spec
+from mpadam.study import auto
 from mpadam.study.config import RegimeConfig
 from mpadam.study.grid import RunKey
 from mpadam.study.load import load_study
-from mpadam.study.spec import canonical_json, read_run_file, run_request
+from mpadam.study.spec import read_run_file, run_request
 from mpadam.training.folder import RunFolder, claim
 
 ROOT = Path(__file__).parents[2]
@@ -43,13 +44,13 @@ def write(tmp_path):
 @pytest.mark.parametrize("route", ["native", "float32", None])
 def test_another_processor_keeps_the_route_that_training_began_with(route, write, monkeypatch):
     """None: a run from before the field."""
-    monkeypatch.setattr(spec, "remembered_native_bf16_products", lambda: route == "native")
+    monkeypatch.setattr(auto, "remembered_native_bf16_products", lambda: route == "native")
     begun = write()
     if route is None:
         training = begun.spec.training.model_copy(update={"bf16_products": None})
         begun = begun.model_copy(update={"spec": begun.spec.model_copy(update={"training": training})})
     claim(write.folder, begun, replace=False)
-    monkeypatch.setattr(spec, "remembered_native_bf16_products", lambda: route != "native")
+    monkeypatch.setattr(auto, "remembered_native_bf16_products", lambda: route != "native")
     again = write(plot_every=500)  # changes no number
     assert again.spec.hash == begun.spec.hash
     assert again.spec.training.bf16_products == route
@@ -58,19 +59,19 @@ def test_another_processor_keeps_the_route_that_training_began_with(route, write
 
 def test_a_finished_run_of_which_only_results_were_kept_says_what_auto_meant(write, monkeypatch):
     """`mpadam keep` leaves checkpoints behind: the example's runs were all trained again after a copy."""
-    monkeypatch.setattr(spec, "remembered_native_bf16_products", lambda: True)
+    monkeypatch.setattr(auto, "remembered_native_bf16_products", lambda: True)
     begun = write()
     summary = {"hash": begun.spec.hash, "spec": begun.spec.model_dump(mode="json")}
     write.folder.summary.write_text(json.dumps(summary))
-    monkeypatch.setattr(spec, "remembered_native_bf16_products", lambda: False)
+    monkeypatch.setattr(auto, "remembered_native_bf16_products", lambda: False)
     assert write().spec.hash == begun.spec.hash
 
 
 def test_what_changes_the_numbers_makes_another_run_with_what_auto_means_now(write, monkeypatch):
-    monkeypatch.setattr(spec, "remembered_native_bf16_products", lambda: True)
+    monkeypatch.setattr(auto, "remembered_native_bf16_products", lambda: True)
     begun = write()
     claim(write.folder, begun, replace=False)
-    monkeypatch.setattr(spec, "remembered_native_bf16_products", lambda: False)
+    monkeypatch.setattr(auto, "remembered_native_bf16_products", lambda: False)
     again = write(clip_norm=0.5)
     assert again.spec.hash != begun.spec.hash
     assert again.spec.training.bf16_products == "float32"
@@ -78,9 +79,9 @@ def test_what_changes_the_numbers_makes_another_run_with_what_auto_means_now(wri
 
 
 def test_nothing_is_kept_where_nothing_was_trained(write, monkeypatch):
-    monkeypatch.setattr(spec, "remembered_native_bf16_products", lambda: True)
+    monkeypatch.setattr(auto, "remembered_native_bf16_products", lambda: True)
     write()
-    monkeypatch.setattr(spec, "remembered_native_bf16_products", lambda: False)
+    monkeypatch.setattr(auto, "remembered_native_bf16_products", lambda: False)
     assert write().spec.training.bf16_products == "float32"
 
 

@@ -6,18 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from mpadam.study.auto import Auto
 from mpadam.study.grid import RunKey, TuningKey, run_keys, selection_key, trial_values, tuning_keys
 from mpadam.study.load import ConfigError, load_study, merge, parse_study, read_yaml, to_yaml
 from mpadam.study.paths import StudyPaths
-from mpadam.study.spec import (
-    Auto,
-    differing_fields,
-    read_run_file,
-    resolve,
-    run_request,
-    trial_request,
-    write_run_file,
-)
+from mpadam.study.spec import differing_fields, read_run_file, resolve, run_request, trial_request, write_run_file
 from mpadam.study.tuning import select
 from mpadam.study.workflow import Workflow
 

@@ -13,7 +13,7 @@ from mpadam import atomic
 from mpadam.cli import main
 from mpadam.data import hub
 from mpadam.training import checkpoint, lock
-from mpadam.training.folder import RefusedError
+from mpadam.training.folder import RefusedError, RunFolder, sweep
 from mpadam.training.lock import RunLock, is_held
 
 LACKING = [errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM]
@@ -177,15 +177,85 @@ def test_n29_a_checkpoint_put_in_place_file_by_file_is_whole_or_passed_over(tmp_
     assert checkpoint.newest(tmp_path, run_hash="h").progress.step == 1
 
 
-@pytest.mark.parametrize("number", [errno.EBUSY, errno.ENOTEMPTY])
-def test_n29_a_checkpoint_that_cannot_be_deleted_ends_no_training(tmp_path, monkeypatch, caplog, number):
+@pytest.fixture
+def nfs(monkeypatch):
+    """A file that another process has open stays, under a name that starts with `.nfs`."""
+    unlink = os.unlink
+
+    def busy(path, **options):
+        if Path(path).name.startswith(".nfs"):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        unlink(path, **options)
+
+    monkeypatch.setattr(os, "unlink", busy)
+
+
+def save(root, step, **options):
+    return checkpoint.save(root, run_hash="h", progress=checkpoint.Progress(step=step), state={}, **options)
+
+
+@pytest.mark.usefixtures("nfs")
+@pytest.mark.parametrize("renames", [True, False])
+def test_n29_a_checkpoint_that_cannot_be_deleted_ends_no_training(tmp_path, monkeypatch, caplog, renames):
+    if not renames:
+        monkeypatch.setattr(Path, "rename", lacks(errno.EXDEV))
     for step in (1, 2):
-        checkpoint.save(tmp_path, run_hash="h", progress=checkpoint.Progress(step=step), state={})
-    monkeypatch.setattr(checkpoint.shutil, "rmtree", lacks(number))
+        (save(tmp_path, step) / ".nfs0001").touch()
+    save(tmp_path, 2)  # over a broken one
     checkpoint.retain(tmp_path, count=1)
-    (line,) = warnings(caplog)
-    assert f"step00000001 could not be deleted ({os.strerror(number)})" in line
+    assert any(f"step00000001 could not be deleted ({os.strerror(errno.EBUSY)})" in line for line in warnings(caplog))
     assert checkpoint.newest(tmp_path, run_hash="h").progress.step == 2
+    (save(tmp_path, 2, result="r") / ".nfs0002").touch()
+    save(tmp_path, 2, result="r")
+    assert checkpoint.read(tmp_path / "final", run_hash="h").progress.step == 2
+    names = {path.name for path in tmp_path.iterdir() if not atomic.is_temporary(path)}
+    assert names == {"step00000002", "final"} | (set() if renames else {"step00000001"})
+
+
+@pytest.mark.usefixtures("nfs")
+@pytest.mark.parametrize("finished", [True, False])
+def test_n29_leftovers_that_cannot_be_deleted_stop_no_sweep(tmp_path, caplog, finished):
+    """They are deleted as soon as they can be."""
+    folder = RunFolder(tmp_path)
+    save(folder.checkpoints, 1)
+    for name in (".step00000002.tmp", ".final.5ca1ab1e.tmp", "step00000001"):
+        (folder.checkpoints / name).mkdir(exist_ok=True)
+        (folder.checkpoints / name / ".nfs0001").touch()
+        (folder.checkpoints / name / "zzz").touch()
+    (tmp_path / ".summary.json.17.tmp").touch()
+    sweep(folder, finished=finished)
+    assert not [path for path in tmp_path.rglob("*") if path.name == "zzz" and "step00000001" not in path.parts]
+    assert (folder.checkpoints / "step00000001").exists() != finished
+    assert not (tmp_path / ".summary.json.17.tmp").exists()
+    for path in tmp_path.rglob(".nfs*"):
+        path.rename(path.with_name("free"))
+    sweep(folder, finished=True)
+    assert list(folder.checkpoints.iterdir()) == []
+    assert len(warnings(caplog)) == (3 if finished else 2)
+
+
+def test_n29_a_temporary_name_is_nobody_elses(tmp_path, monkeypatch):
+    """Containers on several hosts share process numbers, and a folder of the same name could not be deleted."""
+    names = {atomic.temporary_name(tmp_path / "final") for _ in range(100)}
+    assert len(names) == 100
+    assert all(atomic.is_temporary(name) and not atomic.is_temporary(tmp_path / "final") for name in names)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_n22_a_checkpoint_behind_a_link_loses_the_link_only(tmp_path, finished):
+    folder, disk = RunFolder(tmp_path / "run"), tmp_path / "disk"
+    save(disk, 1)
+    folder.checkpoints.mkdir(parents=True)
+    (folder.checkpoints / "step00000001").symlink_to(disk / "step00000001")
+    assert checkpoint.newest(folder.checkpoints, run_hash="h").progress.step == 1
+    if finished:
+        sweep(folder, finished=True)
+    else:
+        checkpoint.retain(folder.checkpoints, count=0)
+    assert list(folder.checkpoints.iterdir()) == []
+    assert checkpoint.newest(disk, run_hash="h").progress.step == 1
+    (folder.checkpoints / "step00000001").symlink_to(tmp_path / "nowhere")
+    assert save(folder.checkpoints, 1).is_dir()
 
 
 @pytest.mark.parametrize("number", [*LACKING, errno.ENOLCK])

@@ -10,10 +10,11 @@ import pytest
 import torch
 from training_runs import StopAfter, make_data, make_run, metrics_of, summary_of, train
 
+from mpadam.atomic import write_json
 from mpadam.cli import main
 from mpadam.study.spec import read_run_file
 from mpadam.training import machine, session
-from mpadam.training.folder import RunFolder, sha256
+from mpadam.training.folder import RefusedError, RunFolder, claim, sha256
 from mpadam.training.plot import loss_svg
 from mpadam.training.progress import duration
 
@@ -175,6 +176,29 @@ def test_another_hash_is_refused_with_the_fields_and_replaced_on_demand(finished
     assert new["hash"] != old["hash"]
     assert [line["step"] for line in metrics_of(finished)] == [1, 2, 3]
     assert metrics_of(finished)[2]["loss"] != old["train_loss"]
+
+
+@pytest.mark.parametrize("torn", ["", '{"hash": "01', "[]"])
+def test_n32_a_torn_identity_is_passed_over_or_refused_by_what_the_checkpoints_say(tmp_path, data, torn, caplog):
+    """It was taken for absent, and another run's records were cut to nothing."""
+    folder = RunFolder(make_run(tmp_path / "run", data, steps=4))
+    own = read_run_file(folder.run_file)
+    make_run(folder.path, data, steps=4, seed=9)
+    other = read_run_file(folder.run_file)
+    claim(folder, own, replace=False)
+    (folder.checkpoints / "step00000002").mkdir()
+    write_json(folder.checkpoints / "step00000002" / "manifest.json", {"hash": own.spec.hash})
+    folder.identity.write_text(torn)
+    with pytest.raises(RefusedError, match=rf"run {own.spec.hash}, .*spec.json is damaged .* or give --replace"):
+        claim(folder, other, replace=False)
+    claim(folder, own, replace=False)
+    assert json.loads(folder.identity.read_text())["hash"] == own.spec.hash
+    folder.identity.write_text(torn)
+    claim(folder, other, replace=True)
+    assert [path.name for path in folder.checkpoints.iterdir()] == ["spec.json"]
+    folder.identity.write_text(torn)
+    claim(folder, own, replace=False)  # with no checkpoint there is nothing to lose
+    assert caplog.text.count("spec.json is damaged") == 4
 
 
 def test_replacing_starts_from_nothing(tmp_path, data):

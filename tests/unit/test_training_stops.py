@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 import torch
 from training_runs import StopAfter, assert_same_run, make_data, make_run, metrics_of, train
 
+from mpadam.atomic import write_json
 from mpadam.cli import main
 from mpadam.data import TokenData
 from mpadam.study.spec import read_run_file
@@ -263,8 +265,12 @@ FULL = {
 }
 
 
-@pytest.mark.parametrize(("where", "code"), [*((where, errno.ENOSPC) for where in FULL), ("state", errno.EDQUOT)])
-def test_t4_a_full_disk_or_quota_is_code_75_and_costs_nothing(where, code, tmp_path, uninterrupted, monkeypatch):
+FAULTS = [*((where, errno.ENOSPC) for where in FULL), ("state", errno.EDQUOT), ("a line of metrics", errno.EFBIG)]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_t4_a_full_disk_or_quota_is_code_75_and_costs_nothing(fault, tmp_path, uninterrupted, monkeypatch, capsys):
+    where, code = fault
     data = TokenData.open((uninterrupted / read_run_file(uninterrupted / "run.yaml").data).resolve())
     folder = make_run(tmp_path / "run", data, checkpoint_every=4)
     owner, name, count = FULL[where]
@@ -279,10 +285,32 @@ def test_t4_a_full_disk_or_quota_is_code_75_and_costs_nothing(where, code, tmp_p
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, full)
         assert command("train", "--run-dir", folder) == 75
+    remedy = {errno.ENOSPC: "make room, then", errno.EDQUOT: "within your quota", errno.EFBIG: "ulimit -f unlimited"}[
+        code
+    ]
+    assert remedy in capsys.readouterr().err.splitlines()[-1]
     assert os.strerror(code) in (folder / "train.log").read_text().splitlines()[-1]
     assert not (folder / "summary.json").exists()
     assert command("train", "--run-dir", folder) == 0
     assert_same_run(folder, uninterrupted)
+
+
+def test_t4_a_file_that_cannot_grow_is_named(tmp_path):
+    """The error of a write knows no name, and closing the file raised it once more."""
+    path, (soft, hard) = tmp_path / "metrics.jsonl", resource.getrlimit(resource.RLIMIT_FSIZE)
+    metrics = MetricsFile(path, offset=0)
+    metrics.append({"step": 1})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 3, hard))
+    try:
+        with pytest.raises(OSError, match="File too large") as appended:
+            metrics.append({"step": 2})
+        metrics.close()
+        with pytest.raises(OSError, match="File too large") as written:
+            write_json(tmp_path / "summary.json", {"status": "completed"})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [appended.value.filename, written.value.filename] == [str(path), str(tmp_path / "summary.json")]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
 def test_other_faults_of_the_disk_are_not_called_full(tmp_path, data, monkeypatch, capsys):

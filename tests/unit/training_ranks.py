@@ -53,6 +53,7 @@ def in_group(rank: int, size: int, store: Path, work: Callable[[Ranks], Any]) ->
     """Run `work` in this process as one rank of a gloo group that meets at the file `store`."""
     if size == 1:
         return work(ALONE)
+    torch.set_num_threads(1)  # a fork has none of the threads that its parent may have started, and would wait for them
     dist.init_process_group("gloo", store=dist.FileStore(str(store), size), rank=rank, world_size=size)
     try:
         return work(Ranks(rank, size, dist.group.WORLD))

@@ -186,7 +186,8 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
 
 #: what differs between two runs of the same numbers: times, memory, and the file that holds times
 NOT_NUMBERS = {
-    *("seconds", "tokens_per_s", "model_flops_per_s", "attempts", "peak_memory_bytes", "metrics_sha256", "labels")
+    *("seconds", "tokens_per_s", "model_flops_per_s", "attempts", "peak_memory_bytes", "labels"),
+    *("metrics_sha256", "probes_sha256"),
 }
 
 

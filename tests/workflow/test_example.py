@@ -10,7 +10,8 @@ import pytest
 
 from mpadam.cli import main
 from mpadam.processor import native_bf16_products
-from mpadam.study.spec import Bf16Products, read_run_file, write_run_file
+from mpadam.study.auto import Bf16Products
+from mpadam.study.spec import read_run_file, write_run_file
 from mpadam.training.metrics import read_metrics
 
 ROOT = Path(__file__).parents[2]

@@ -24,12 +24,13 @@ import pandas as pd
 
 from mpadam.analysis.tunings import Tuning, read_tuning
 from mpadam.presence import is_there, why_unreadable
+from mpadam.study.auto import recorded_auto
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey, TuningKey, run_keys, selection_key, tuning_keys
 from mpadam.study.load import ConfigError
 from mpadam.study.paths import StudyPaths
-from mpadam.study.spec import recorded_auto, resolve, run_request
-from mpadam.training.folder import RunFolder, altered, read_json, sha256
+from mpadam.study.spec import resolve, run_request
+from mpadam.training.folder import RunFolder, altered, edited_records, read_json
 
 STATUSES = ("completed", "diverged", "missing", "refused")
 _KEYS = {"model": "str", "budget": "int64", "regime": "str", "optimizer": "str", "seed": "int64", "status": "str"}
@@ -178,8 +179,8 @@ def _checked_summary(folder: RunFolder, key: RunKey, config: StudyConfig) -> dic
         raise RefusedError(
             f"summary.json: its hash {summary.get('hash')} is not {recorded}, that of run.yaml; {_REMEDY}"
         )
-    if (digest := sha256(folder.metrics)) is None or digest != summary.get("metrics_sha256"):
-        raise RefusedError(f"summary.json: metrics.jsonl beside it is not the one it was made with; {_REMEDY}")
+    if edited := edited_records(folder, summary):
+        raise RefusedError(f"summary.json: {edited.name} beside it is not the one it was made with; {_REMEDY}")
     if fault := altered(folder, summary):
         raise RefusedError(f"summary.json: edited: {fault}; {_REMEDY}")
     return summary

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 from matplotlib import image
 
+from mpadam.presence import is_there, why_unreadable
 from mpadam.study.load import read_yaml
 
 ITEMS = Path(__file__).with_name("items.yaml")
@@ -48,11 +49,18 @@ def paper_items() -> list[Item]:
 
 def problems(root: Path, items: list[Item] | None = None) -> list[str]:
     """One line for each item that is not there, or without a finite number, in the folder `root`; all items if None."""
-    return [f"{item.item}: {problem}" for item in items or paper_items() for problem in _problems(root, item)]
+    return [f"{item.item}: {problem}" for item in items or paper_items() for problem in _problems_of(root, item)]
+
+
+def _problems_of(root: Path, item: Item) -> list[str]:
+    try:
+        return list(_problems(root, item))
+    except OSError as error:
+        return [why_unreadable(error)]
 
 
 def _problems(root: Path, item: Item) -> Iterator[str]:
-    yield from (f"{path}: no such file" for path in item.paths if not (root / path).exists())
+    yield from (f"{path}: no such file" for path in item.paths if not is_there(root / path))
     if "file" in item.check:
         yield from _numbers(root / item.check["file"], item.check["columns"])
     if "drawn" in item.check:
@@ -63,7 +71,7 @@ def _problems(root: Path, item: Item) -> Iterator[str]:
 
 def _numbers(path: Path, columns: list[str]) -> Iterator[str]:
     """Columns of a CSV file without a finite number."""
-    if not path.exists() or not path.read_text(encoding="utf-8").strip():
+    if not is_there(path) or not path.read_text(encoding="utf-8").strip():
         yield f"{path.name}: no numbers"
         return
     frame = pd.read_csv(path)
@@ -75,13 +83,13 @@ def _numbers(path: Path, columns: list[str]) -> Iterator[str]:
 
 def _picture(path: Path) -> Iterator[str]:
     """A picture that is missing, or of one colour."""
-    if not path.exists() or not np.ptp(image.imread(path)[..., :3], axis=(0, 1)).any():
+    if not is_there(path) or not np.ptp(image.imread(path)[..., :3], axis=(0, 1)).any():
         yield f"{path.name}: nothing drawn"
 
 
 def _seen(path: Path) -> Iterator[str]:
     """A record without entries."""
-    content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    content = json.loads(path.read_text(encoding="utf-8")) if is_there(path) else {}
     if not any(isinstance(value, list | dict) and value for key, value in content.items() if key != "regime"):
         yield f"{path.name}: nothing seen"
 

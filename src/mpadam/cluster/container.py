@@ -57,9 +57,9 @@ def bind_paths(config: StudyConfig, *, results: Path = Path("results")) -> list[
     here, outside = Path.cwd().resolve(), []
     for key, path in wanted:
         for folder in (path.absolute(), path.resolve()):
-            if key == "container.binds" and not folder.exists():
+            if key == "container.binds" and not is_there(folder):
                 raise ValueError(f"{key}: there is no {folder}; make it, or take it out of the list")
-            if folder.exists() and not folder.is_relative_to(here) and not folder.is_relative_to(Path.cwd()):
+            if is_there(folder) and not folder.is_relative_to(here) and not folder.is_relative_to(Path.cwd()):
                 outside.append((key, folder))
     return [str(folder) for folder in _outermost(_checked(outside))]
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mpadam.study.spec import Auto, RunFile
+    from mpadam.study.auto import Auto
+    from mpadam.study.spec import RunFile
 
 HELP = "write run.yaml: every field that changes a run's numbers, and their hash"
 EXAMPLE = (
@@ -53,7 +54,8 @@ def _write(
     is the same: another processor or another seed is no reason to train a finished run again."""
     import os
 
-    from mpadam.study.spec import auto_here, recorded_auto, resolve, write_run_file
+    from mpadam.study.auto import auto_here, recorded_auto
+    from mpadam.study.spec import resolve, write_run_file
     from mpadam.training.folder import RunFolder, recorded_identity
 
     data = os.path.relpath(args.manifest.parent, out.parent)

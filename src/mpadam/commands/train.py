@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 HELP = "train the run that a folder's run.yaml describes, from its newest checkpoint if there is one"
 EXAMPLE = "mpadam train --run-dir results/smoke/runs/200k/1x/bf16-bf16/m-plus-adam/seed0"
 EXIT_REFUSED = 3
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+FULL_DISK = {
+    errno.ENOSPC: "make room",
+    errno.EDQUOT: "make room within your quota, or have it raised",
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f unlimited)",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,7 +113,10 @@ def train_one(folder: Path, stop: Stopper, ranks: Ranks, *, replace: bool, chang
     except OSError as error:
         if error.errno not in FULL_DISK:
             raise
-        code, message = EXIT_STOPPED, f"{error}; make room, then the same command goes on from the last checkpoint"
+        code, message = (
+            EXIT_STOPPED,
+            f"{error}; {FULL_DISK[error.errno]}, then the same command goes on from the last checkpoint",
+        )
     if ranks.leads:
         print(f"mpadam train: {message}", file=sys.stderr)
     return code

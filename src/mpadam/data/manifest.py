@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mpadam.canonical import sha256_of
 from mpadam.data.loader import TokenData, TokenSplit, ValidationSet
 from mpadam.data.sequences import SEQUENCES
 from mpadam.data.tokenizer import TextTokenizer
@@ -28,7 +27,9 @@ def build_manifest(
     ]
     manifest: dict[str, Any] = {
         "format": FORMAT,
-        "fingerprint": _hash({"format": FORMAT, "tokenizer": tokenizer.fingerprint, "files": files, **settings}),
+        "fingerprint": sha256_of({"format": FORMAT, "tokenizer": tokenizer.fingerprint, "files": files, **settings})[
+            :16
+        ],
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "vocab_size": tokenizer.vocab_size,
         "eos_id": tokenizer.eos_id,
@@ -81,7 +82,3 @@ def _entropy(counts: Any) -> float:
     """Entropy in nats of the distribution that these counts are: what the best guess without context costs a token."""
     share = counts[counts > 0] / counts.sum()
     return float(-(share * np.log(share)).sum())
-
-
-def _hash(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]

@@ -11,11 +11,10 @@ process at a time, which the workflow sees to.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
-from mpadam.atomic import write_json
+from mpadam.atomic import remove, write_json
 from mpadam.data.loader import TokenData
 from mpadam.data.manifest import build_manifest
 from mpadam.data.stages import Log, data_request, make_tokenizer, tokenize_all
@@ -37,13 +36,13 @@ def prepare(data: DataConfig, tokenizer: TokenizerConfig, out: Path, *, log: Log
         if manifest := _existing(out, request):
             log(f"{out}: already prepared ({manifest['fingerprint']})")
             return manifest
-        shutil.rmtree(stage, ignore_errors=True)
+        remove(stage)
         manifest = _stages(data, tokenizer, stage, log, workers)
         _move(stage, out)
         write_json(out / "manifest.json", manifest)
         return manifest
     finally:
-        shutil.rmtree(stage, ignore_errors=True)
+        remove(stage)
         if created and not any(out.iterdir()):
             out.rmdir()
 
@@ -61,7 +60,7 @@ def _move(stage: Path, out: Path) -> None:
     """Put what is whole in its place; without manifest until the caller writes it."""
     (out / "manifest.json").unlink(missing_ok=True)
     for name in ("tokenizer", "tokens"):
-        shutil.rmtree(out / name, ignore_errors=True)
+        remove(out / name)
         (stage / name).replace(out / name)
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpadam.atomic import sync, write_json
+from mpadam.atomic import remove, sync, write_json
 from mpadam.data.text import Text, TextShard
 from mpadam.data.tokenizer import TextTokenizer
 from mpadam.data.words import Encode, encoder
@@ -99,15 +98,15 @@ def tokenize_shard(
     """
     target = folder / shard.name
     temporary = folder / f".{shard.name}.partial"  # a killed job's is swept away by the next one
-    shutil.rmtree(temporary, ignore_errors=True)
+    remove(temporary)
     temporary.mkdir(parents=True)
     try:
         manifest = _write(shard, tokenizer, temporary, held_out if shard.split == "train" else frozenset(), progress)
         write_json(temporary / "shard.json", manifest)
-        shutil.rmtree(target, ignore_errors=True)
+        remove(target)
         temporary.replace(target)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove(temporary)
     return manifest
 
 

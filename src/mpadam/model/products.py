@@ -27,7 +27,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from mpadam.study.spec import Bf16Products
+from mpadam.study.auto import Bf16Products
 
 _NAMES = ("matmul", "mm", "bmm", "mv", "addmm", "addmv", "addbmm", "baddbmm", "inner", "einsum", "tensordot")
 _IN_PLACE = frozenset(getattr(Tensor, f"{name}_") for name in _NAMES if hasattr(Tensor, f"{name}_"))

@@ -28,7 +28,7 @@ from mpadam.numerics import get_format
 from mpadam.numerics.base import Format
 from mpadam.optim.ambient import float32_arithmetic
 from mpadam.optim.apollo import can_compress, projection_at
-from mpadam.optim.checkpoints import box, difference, layout, unbox
+from mpadam.optim.checkpoints import box, check_is_checkpoint, difference, layout, unbox
 from mpadam.optim.checks import check_gradients, check_sharding, check_values, is_trained
 from mpadam.optim.compiled import CompiledUpdate, can_compile, scalars
 from mpadam.optim.matching import check_names
@@ -360,10 +360,10 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a checkpoint; every tensor keeps its dtype and bits, and compute copies are set to decode(store).
-
         Where checkpoint and optimizer have names of parameters, these decide (see `mpadam.optim.matching`).
         Raises ValueError for a checkpoint of another rule, form, write-back, format or model.
         """
+        check_is_checkpoint(state_dict)
         self._settle()
         handle = self.register_load_state_dict_pre_hook(box)  # last, so after any hook of the user
         try:

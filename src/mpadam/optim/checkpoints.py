@@ -63,6 +63,14 @@ def _text(entry: Any) -> str:
     return entry if isinstance(entry, str) else f"shape {entry[0]} and dtype {entry[1].removeprefix('torch.')}"
 
 
+def check_is_checkpoint(state_dict: object) -> None:
+    """ValueError for what no optimizer's `state_dict()` is."""
+    if not isinstance(state_dict, Mapping):
+        raise ValueError(
+            f"load_state_dict got a {type(state_dict).__name__}, not a dict: give what optimizer.state_dict() returned"
+        )
+
+
 def _check_parts(state_dict: Mapping[str, Any]) -> None:
     lacks = [f"{key!r}" for key in ("state", "param_groups") if key not in state_dict]
     lacks += [f"'params' in group {n}" for n, g in enumerate(state_dict.get("param_groups", ())) if "params" not in g]

@@ -153,7 +153,7 @@ def _not_below_zero(group: Mapping[str, Any], key: str, usual: float | None) -> 
         return value
     dtype = group[key].dtype if isinstance(group[key], Tensor) else torch.float64
     start = max(_scale(group, k) for k in ("_base_lr", "initial_lr", "max_lr")) if key == "lr" else usual or 0.0
-    if key in ("lr", "lr_mult") and dtype == torch.float64 and "_base_lr" in group:
+    if (key == "lr_mult" or (key == "lr" and dtype == torch.float64)) and "_base_lr" in group:
         start = max(start, 1.0)  # whatever it was set to since the optimizer was built
     return 0.0 if -value <= 64 * torch.finfo(dtype).eps * start else value
 

@@ -5,7 +5,7 @@
     survival     which parts change the stored weight, by |w|
     descent      cosines and intervals of paper.md, "Theorem 4.1"
     staleness    second moments that rounding holds still
-    flushed      NVFP4 blocks that become zeros
+    flushed      NVFP4 blocks that are stored as zeros
     survey       all of that over the parameters of a model: what a line of probes.jsonl holds
 
 Nothing here writes to a parameter, a state or a generator, so a run has the same bits with and without probes.

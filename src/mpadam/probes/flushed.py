@@ -1,8 +1,10 @@
-"""Blocks of NVFP4 that an update leaves with nothing: each of their weights is rounded to zero.
+"""Blocks of NVFP4 that hold nothing: each of their weights is stored as zero.
 
 The scale of a block is at least 2**-6 of the tensor scale, which follows the tensor's largest weight. A block whose
 largest weight is below amax / 688128 (a quarter of the least block scale) is therefore stored as zeros, and its weights
-are lost. Counted are blocks that hold a weight other than zero before they are rounded.
+are lost; a multiplicative step never brings them back. Counted are all blocks that are meant to hold something: those
+with a weight other than zero before it is rounded, and those with a gradient other than zero, however long ago they
+died. A block that is zero by construction (a padding row, a mask) has neither.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from mpadam.probes.preview import Preview, preview
 
 
 def count_flushed(update: Preview) -> Tensor:
-    """int64 (2,): blocks that hold weights, and those of them that are stored as zeros; zeros in other formats."""
+    """int64 (2,): blocks meant to hold weights (see the module), and those of them that the update stores as zeros.
+    Zeros in other formats."""
     fmt, plan = update.store.format, update.store
     if not isinstance(fmt, NvFp4):
         return torch.zeros(2, dtype=torch.int64, device=update.before.device)
@@ -25,7 +28,9 @@ def count_flushed(update: Preview) -> Tensor:
     if plan.has_carry:
         delta = delta + update.stored_before["carry"].to(torch.float32)
     tensors = {name.removeprefix("weight."): x for name, x in update.stored.items() if name.startswith("weight.")}
-    return fmt.count_flushed(update.before + delta, Encoded(tensors, update.before.shape))
+    target = update.before + delta
+    meant = torch.where(target != 0, target, update.grad)
+    return fmt.count_flushed(meant, Encoded(tensors, update.before.shape))
 
 
 def flushed_record(counts: Tensor) -> dict[str, int]:

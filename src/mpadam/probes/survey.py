@@ -33,7 +33,7 @@ def survey(model: nn.Module, optimizer: LowPrecisionOptimizer) -> dict[str, Any]
 
     survival: role -> `survival_record`.  descent: role, and "all" -> `descent_record`.
     staleness: state -> {"entries", "due", "stale"}.
-    nvfp4: {"blocks", "flushed"}, where masters are NVFP4: blocks that hold weights, and those stored as zeros.
+    nvfp4: {"blocks", "flushed"}, where masters are NVFP4: blocks meant to hold weights, and those stored as zeros.
     Raises ValueError for sharded parameters.
     """
     survival: dict[str, Tensor] = {}

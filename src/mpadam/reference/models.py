@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mpadam.model.sizes import PAPER_SIZES
+from mpadam.presence import is_there
 
 #: Updates at budget 1 (paper.md section 4: 60m the authors' own, the others GaLore's).
 STEPS_1X = {"60m": 10_000, "130m": 20_000, "350m": 60_000, "1b": 100_000}
@@ -31,7 +32,7 @@ def model_of(path: str) -> tuple[str, dict[str, int]]:
     Raises ValueError for a model that is neither, or no LLaMA of this study's kind.
     """
     name = re.sub(r"[^a-z0-9]+", "-", PurePosixPath(path).stem.lower().removeprefix("llama_")).strip("-")
-    if Path(path).is_file():
+    if is_there(Path(path)):
         return name, _shape_in(Path(path))
     if name not in PAPER_SIZES or PurePosixPath(path).suffix != ".json":
         known = ", ".join(f"llama_{size}.json" for size in PAPER_SIZES)

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from mpadam.reference.study import run_of, study_of
+from mpadam.study.auto import auto_here
 from mpadam.study.load import merge
-from mpadam.study.spec import RunFile, auto_here, resolve, run_request
+from mpadam.study.spec import RunFile, resolve, run_request
 from mpadam.training.folder import read_json
 
 

@@ -6,11 +6,10 @@ number of runs. The pages are made aside and put in place whole, so pages of run
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from mpadam.analysis.collect import Collected
-from mpadam.atomic import write_text
+from mpadam.atomic import remove, write_text
 from mpadam.site.page import render_page
 from mpadam.site.rows import PAGES, RunRow, by_cell, run_rows
 from mpadam.site.run_page import render_run
@@ -23,13 +22,13 @@ def write_site(collected: Collected) -> Path:
     output.mkdir(parents=True, exist_ok=True)
     rows = run_rows(collected)
     aside = output / f".{PAGES}.tmp"
-    shutil.rmtree(aside, ignore_errors=True)  # of a call that was killed
+    remove(aside)  # of a call that was killed
     try:
         _write_pages(collected, rows, aside)
-        shutil.rmtree(output / PAGES, ignore_errors=True)
+        remove(output / PAGES)
         (aside / PAGES).rename(output / PAGES)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        remove(aside)
     index = output / "index.html"
     write_text(index, render_page(collected, rows))
     return index

@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 
 class Section(BaseModel):
     """A part of the configuration: immutable, unknown keys refused, no infinite numbers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_switch_for_a_number(cls, content: Any) -> Any:
+        """Refuse true and false where a number is wanted: Python would take them for 1 and 0."""
+        for key in _numbers_of(cls) & content.keys() if isinstance(content, dict) else ():
+            if any(isinstance(part, bool) for part in _parts(content[key])):
+                found = json.dumps(content[key])
+                raise ValueError(f"{key}: {found} is no number (YAML reads yes, no, on, off so); give a number")
+        return content
+
+
+@cache
+def _numbers_of(section: type[BaseModel]) -> frozenset[str]:
+    """Fields that hold numbers, or lists or mappings of them, and no switches."""
+    kinds = {name: set(_kinds(field.annotation)) for name, field in section.model_fields.items()}
+    return frozenset(name for name, found in kinds.items() if found & {int, float} and bool not in found)
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else None
+    yield from [value] if inner is None else (part for one in inner for part in _parts(one))
+
+
+def _kinds(annotation: Any) -> Iterator[Any]:
+    yield get_origin(annotation) or annotation
+    for argument in get_args(annotation):
+        yield from _kinds(argument)
 
 
 #: What models, regimes, optimizer entries, grids and studies may be called: their names become folders, wildcards of

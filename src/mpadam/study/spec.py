@@ -2,37 +2,27 @@
 
 A request is what the configuration alone says of a run; Snakemake passes it as a parameter of the `spec` rule, so a
 change to it, and only that, asks for the run again. `resolve` adds what earlier rules found out (the selected rates,
-the fingerprints of data and tokenizer) and what "auto" means, and makes the `RunSpec`.
+the fingerprints of data and tokenizer) and what "auto" means (`mpadam.study.auto`), and makes the `RunSpec`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
-from importlib import util
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from mpadam.atomic import write_text
-from mpadam.compiler import remembered_problem
+from mpadam.canonical import sha256_of
 from mpadam.model.fp8.backend import resolve_backend
-from mpadam.processor import remembered_native_bf16_products
+from mpadam.study.auto import Auto, Bf16Products
 from mpadam.study.config import ModelConfig, RegimeConfig, ScheduleConfig, StudyConfig
 from mpadam.study.grid import RunKey, TuningKey, selection_key, trial_values
 from mpadam.study.load import ConfigError, read_yaml, to_yaml
 from mpadam.study.numerics_version import numerics_version
 from mpadam.study.section import Section
 
-log = logging.getLogger(__name__)
-
 Half = Literal["selection", "report"]
-Bf16Products = Literal["native", "float32"]
 _ADDED = {"bf16_products"}  # fields of `training` that run.yaml got after the first runs
 _DATA = {"sequences", "sequence_length", "epochs", "validation_tokens"}  # of `data`: not where the text comes from
 
@@ -131,7 +121,7 @@ class RunSpec(Section):
     @property
     def hash(self) -> str:
         """16 hexadecimal digits over the canonical JSON of all fields."""
-        return hashlib.sha256(canonical_json(self.model_dump(mode="json")).encode()).hexdigest()[:16]
+        return sha256_of(self.model_dump(mode="json"))[:16]
 
 
 class RunFile(Section):
@@ -144,11 +134,6 @@ class RunFile(Section):
     probe_every: Annotated[int, Field(gt=0)] | None = None
     wandb: dict[str, str | None]
     spec: RunSpec
-
-
-def canonical_json(value: Any) -> str:
-    """One text for equal values: sorted keys, no spaces, shortest floats."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 # --- from the configuration ------------------------------------------------------------------------------------------
@@ -218,61 +203,6 @@ def _training(config: StudyConfig, entry: str) -> dict[str, Any]:
 
 
 # --- with what earlier rules found out -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Auto:
-    """What "auto" means where the run is to compute.
-
-    compile: whether torch.compile works. fp8_backend: of FP8 products, None if the study has none.
-    bf16_products: on the CPU, None on CUDA and where the configuration names them.
-    """
-
-    compile: bool
-    fp8_backend: str | None = None
-    bf16_products: Bf16Products | None = None
-
-
-def recorded_auto(training: Mapping[str, Any]) -> Auto:
-    """What "auto" meant when the section `training` of a recorded specification was written."""
-    return Auto(
-        compile=training.get("compile", False),
-        fp8_backend=training.get("fp8_backend"),
-        bf16_products=training.get("bf16_products"),
-    )
-
-
-def auto_here(request: dict[str, Any]) -> Auto:
-    """What "auto" means on this machine; tries its compiler and looks at its GPU only where that decides.
-
-    Raises ValueError where it cannot be decided here: an FP8 backend for CUDA, and no GPU in sight.
-    """
-    training, backend = request["training"], None
-    products: Bf16Products | None = None
-    if request["regime"]["compute"] == "fp8" and training["fp8_backend"] == "auto":
-        engine = util.find_spec("transformer_engine") is not None
-        capability = gpu_capability() if training["device"] == "cuda" else None
-        backend = resolve_backend("auto", device=training["device"], capability=capability, transformer_engine=engine)
-    if training["device"] == "cpu" and training.get("bf16_products", "auto") == "auto":
-        products = "native" if remembered_native_bf16_products() else "float32"
-    compiles = training["compile"] == "auto" and _compiles(training["device"])
-    return Auto(compile=compiles, fp8_backend=backend, bf16_products=products)
-
-
-@cache
-def _compiles(device: str) -> bool:
-    """Whether torch.compile works; if not, says why, once."""
-    problem = remembered_problem(device)
-    if problem:
-        log.warning("training.compile: auto is false: %s", problem)
-    return not problem
-
-
-def gpu_capability() -> tuple[int, int] | None:
-    """Compute capability of this machine's GPU, None where there is none."""
-    import torch
-
-    return torch.cuda.get_device_capability() if torch.cuda.is_available() else None
 
 
 def resolve(

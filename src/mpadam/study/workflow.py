@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from mpadam.canonical import canonical_json
 from mpadam.cluster.resources import host_memory_mb, limited, site_resources, training_resources
 from mpadam.data import c4_hub, tokenizer_hub
 from mpadam.data.need import planned
@@ -27,7 +28,7 @@ from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey, TuningKey, grid_keys, run_keys, selection_key, trial_values, tuning_keys
 from mpadam.study.load import read_yaml
 from mpadam.study.paths import StudyPaths
-from mpadam.study.spec import canonical_json, run_request, trial_request, tuning_identity
+from mpadam.study.spec import run_request, trial_request, tuning_identity
 from mpadam.study.text import DataConfig
 
 RUN = "{model}/{budget}x/{regime}/{optimizer}/seed{seed}"

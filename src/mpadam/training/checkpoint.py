@@ -11,10 +11,10 @@ a third for the moment of a save, then 2 bytes a parameter.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import re
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -23,9 +23,10 @@ from typing import Any
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
-from mpadam.atomic import UNSUPPORTED, sync, sync_folder, write_json
+from mpadam.atomic import UNSUPPORTED, is_temporary, remove, sync, sync_folder, temporary_name, write_json
+from mpadam.canonical import sha256_of
 from mpadam.presence import entries
-from mpadam.training.folder import RefusedError, read_json, sha256, sha256_of
+from mpadam.training.folder import RefusedError, read_json, sha256
 
 log = logging.getLogger(__name__)
 
@@ -102,8 +103,7 @@ def save(root: Path, *, run_hash: str, progress: Progress, state: dict[str, Any]
     Raises OSError, with what is left, if the disk is full or fails; what was there before stays as it was.
     """
     final = root / (step_name(progress.step) if result is None else FINAL)
-    temporary = root / f".{final.name}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
+    temporary = temporary_name(final)
     temporary.mkdir(parents=True)
     try:
         with (temporary / "state.pt").open("wb") as file:
@@ -120,12 +120,11 @@ def save(root: Path, *, run_hash: str, progress: Progress, state: dict[str, Any]
         }
         write_json(temporary / "manifest.json", manifest)
         sync_folder(temporary)
-        if final.exists():  # a broken one that was passed over
-            shutil.rmtree(final)
+        remove(final)  # a broken one that was passed over
         _rename(temporary, final)
         sync_folder(root)
     except BaseException as error:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove(temporary)
         if isinstance(error, Exception) and (fault := _disk_fault(error)) is not None:
             raise OSError(fault.errno, f"{final.name} could not be saved: {fault.strerror}; {_left(root)}") from error
         raise
@@ -133,16 +132,17 @@ def save(root: Path, *, run_hash: str, progress: Progress, state: dict[str, Any]
 
 
 def _rename(temporary: Path, final: Path) -> None:
-    """Give a folder its name; file by file, the manifest last, where a file system renames no folders."""
+    """Give a folder its name; file by file, the manifest last, where a file system renames no folders, or has kept a
+    part of what had the name before."""
     try:
         temporary.rename(final)
     except OSError as error:
-        if error.errno not in UNSUPPORTED:
+        if error.errno not in UNSUPPORTED | {errno.ENOTEMPTY, errno.EEXIST}:
             raise
-        final.mkdir()
+        final.mkdir(exist_ok=True)
         for name in ("state.pt", "manifest.json"):
             (temporary / name).replace(final / name)
-        temporary.rmdir()
+        remove(temporary)
 
 
 def _disk_fault(error: BaseException | None) -> OSError | None:
@@ -237,16 +237,9 @@ def retain(root: Path, *, count: int = KEPT, saved: Path | None = None) -> None:
 
     saved: the one just written; later ones have been passed over and do not count. They are left to be replaced.
     """
-    for path in [path for path in step_folders(root) if saved is None or path <= saved][: -count or None]:
-        _delete(path)
-
-
-def _delete(path: Path) -> None:
-    """A file system may keep what another process has open (EBUSY, ENOTEMPTY): that ends no training."""
-    try:
-        shutil.rmtree(path)
-    except OSError as error:
-        log.warning("%s could not be deleted (%s): it takes room until the run has ended", path, error.strerror)
+    older = [path for path in step_folders(root) if saved is None or path <= saved][: -count or None]
+    for path in [*filter(is_temporary, entries(root)), *older]:  # the former could not be deleted before
+        remove(path)
 
 
 def step_name(step: int) -> str:

@@ -13,11 +13,10 @@ that was evaluated in FP8 (`fp8_eval`) gives its bf16 loss.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
-from mpadam.atomic import write_json
+from mpadam.atomic import remove, temporary_name, write_json
 from mpadam.data.tokenizer import TextTokenizer, copy_tokenizer, load_tokenizer
 from mpadam.model.build import COMPUTE_DTYPES, build_model
 from mpadam.study.spec import RunFile, RunSpec, read_run_file
@@ -37,8 +36,7 @@ def export_run(path: Path, out: Path) -> None:
     summary, state = completed_run(folder, run)
     tokenizer_folder = data_of(folder, run) / "tokenizer"
     tokenizer = _tokenizer_of(run, tokenizer_folder)
-    temporary = out.with_name(f".{out.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
+    temporary = temporary_name(out)
     temporary.mkdir(parents=True)
     try:
         _save_model(run.spec, state["model"], tokenizer, temporary)
@@ -46,7 +44,7 @@ def export_run(path: Path, out: Path) -> None:
         write_json(temporary / "run.json", summary)
         temporary.rename(out)
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove(temporary)
         raise
 
 

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpadam.atomic import write_json
-from mpadam.presence import is_there
+from mpadam.atomic import TEMPORARY, is_temporary, remove, write_json
+from mpadam.canonical import sha256_of
+from mpadam.presence import entries, is_there
 from mpadam.study.spec import RunFile, RunSpec, differing_fields
+
+log = logging.getLogger(__name__)
 
 MOST_LINKS = 40  # in a path, as for the kernel
 
@@ -105,13 +108,25 @@ def claim(folder: RunFolder, run: RunFile, *, replace: bool) -> None:
     Raises RefusedError, with the differing fields, if the folder holds another run's files and `replace` is false.
     """
     recorded = read_json(folder.identity)
-    if recorded is not None and recorded.get("hash") != run.spec.hash:
+    damaged = recorded is None and is_there(folder.identity)
+    if damaged:
+        log.warning("%s is damaged: the checkpoints beside it say whose files these are", folder.identity)
+        found = _hash_of_checkpoints(folder)
+        recorded = None if found is None else {"hash": found}
+    others = recorded is not None and recorded.get("hash") != run.spec.hash
+    if recorded is not None and others:
         if not replace:
             raise RefusedError(_difference(folder, recorded, run))
         discard(folder)
-    if recorded is None or recorded.get("hash") != run.spec.hash:
+    if recorded is None or others or damaged:
         folder.checkpoints.mkdir(exist_ok=True)
         write_json(folder.identity, {"hash": run.spec.hash, "spec": run.spec.model_dump(mode="json")})
+
+
+def _hash_of_checkpoints(folder: RunFolder) -> str | None:
+    """The hash of the run that the checkpoints here are of; None where there is none, or none that says so."""
+    manifests = (read_json(path / "manifest.json") for path in entries(folder.checkpoints) if path.is_dir())
+    return next((manifest["hash"] for manifest in manifests if manifest and "hash" in manifest), None)
 
 
 @dataclass(frozen=True)
@@ -142,24 +157,27 @@ def discard(folder: RunFolder) -> None:
         folder.probes,
     ):
         path.unlink(missing_ok=True)
-    for path in folder.checkpoints.glob("*"):  # one by one: the folder may be a link to another disk
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for path in sorted(entries(folder.checkpoints), key=lambda path: path == folder.identity):
+        remove(path)  # one by one: the folder may be a link to another disk
 
 
 def sweep(folder: RunFolder, *, finished: bool) -> None:
     """Delete what killed writers left half done; of a finished run, checkpoints that it no longer needs too."""
     written = (folder.summary, folder.environment, folder.weights, folder.plot, folder.failure)
     for path in written:
-        for temporary in folder.path.glob(f".{path.name}.*.tmp"):
-            temporary.unlink()
-    for path in [*folder.checkpoints.glob(".*.tmp"), *(folder.checkpoints.glob("step*") if finished else [])]:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for temporary in folder.path.glob(f".{path.name}.*{TEMPORARY}"):
+            remove(temporary)
+    for path in entries(folder.checkpoints):
+        if is_temporary(path) or (finished and path.name.startswith("step")):
+            remove(path)
 
 
 def _difference(folder: RunFolder, recorded: dict[str, Any], run: RunFile) -> str:
     try:
         fields = "; ".join(differing_fields(RunSpec.model_validate(recorded["spec"]), run.spec))
-    except (KeyError, ValueError):
+    except KeyError:
+        fields = f"{folder.identity.name} is damaged and does not say in what they differ"
+    except ValueError:
         fields = "they were written by another version of mpadam"
     return (
         f"{folder.path} holds checkpoints of run {recorded.get('hash')}, but run.yaml describes {run.spec.hash}: "
@@ -168,9 +186,9 @@ def _difference(folder: RunFolder, recorded: dict[str, Any], run: RunFile) -> st
 
 
 def restore_summary(folder: RunFolder, run: RunFile) -> bool:
-    """Write `summary.json` again from the kept result, if the run is finished and its metrics are intact."""
+    """Write `summary.json` again from the kept result, if the run is finished and its records are intact."""
     result = kept_result(folder, run.spec.hash)
-    if result is None or sha256(folder.metrics) != result["metrics_sha256"]:
+    if result is None or edited_records(folder, result):
         return False
     write_json(folder.summary, {**result, "labels": run.labels.model_dump(mode="json")})
     return True
@@ -182,15 +200,22 @@ def data_of(folder: RunFolder, run: RunFile) -> Path:
     `run.yaml` names it relative to the run's folder as that lies in the tree of results, where any part may be a link
     to another disk; `..` after a link would leave the tree. So it is looked for from the folder's path as given, and
     with its links followed one after the other, since the path as given may itself be a link into the tree.
+    Raises OSError where it is found nowhere, and one of the places cannot be read.
     """
     tried = [Path(os.path.normpath(path / run.data)) for path in _paths(folder.path)]
-    found = next((path for path in tried if (path / "manifest.json").is_file()), None)
-    if found is None:
-        raise ValueError(
-            f"{tried[0]}: no manifest.json, so there is no prepared data, which {folder.run_file} names as {run.data}; "
-            "run  mpadam data  first, or name the run's folder by its place below results/"
-        )
-    return found
+    unreadable = None
+    for path in tried:
+        try:
+            if is_there(path / "manifest.json"):
+                return path
+        except OSError as error:
+            unreadable = unreadable or error
+    if unreadable is not None:
+        raise unreadable
+    raise ValueError(
+        f"{tried[0]}: no manifest.json, so there is no prepared data, which {folder.run_file} names as {run.data}; "
+        "run  mpadam data  first, or name the run's folder by its place below results/"
+    )
 
 
 def _paths(folder: Path) -> Iterator[Path]:
@@ -233,6 +258,14 @@ def altered(folder: RunFolder, summary: dict[str, Any]) -> str | None:
         if here != kept:
             return f"{key} is {_short(here)}, where checkpoints/{folder.result.name} has {_short(kept)}"
     return _not_as_trained(folder, summary)
+
+
+def edited_records(folder: RunFolder, summary: dict[str, Any]) -> Path | None:
+    """Which of the records beside a summary is not the one that it was made with. Older ones say nothing of probes."""
+    recorded = {folder.metrics: summary.get("metrics_sha256")}
+    if "probes_sha256" in summary:
+        recorded[folder.probes] = summary["probes_sha256"]
+    return next((path for path, digest in recorded.items() if digest is None or sha256(path) != digest), None)
 
 
 def _not_as_trained(folder: RunFolder, summary: dict[str, Any]) -> str | None:
@@ -294,11 +327,6 @@ def sha256(path: Path) -> str | None:
         return None
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def sha256_of(content: object) -> str:
-    """SHA-256 of what JSON can hold, however it is laid out in a file."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -1,5 +1,5 @@
 """Looks of a training at its own updates: `probe_every` of run.yaml, the lines of probes.jsonl; and, on logged steps
-of runs with NVFP4 masters, the share of blocks that become zeros (`nvfp4_flushed_share` in metrics.jsonl).
+of runs with NVFP4 masters, the share of blocks stored as zeros (`nvfp4_flushed_share` in metrics.jsonl).
 
 A look comes between the clipped gradients and the step, and once more after it: `mpadam.probes.survey` of what the
 step is about to do, and the loss of the same global batch after it. The optimizer then steps as at any other update,
@@ -54,7 +54,7 @@ def probed_update(session: Session, gradients: Gradients, meter: Meter) -> dict[
 
 
 def counted_update(session: Session, gradients: Gradients, meter: Meter) -> float | None:
-    """`loop.update`; returns the share of NVFP4 blocks with weights that it stores as zeros, None without such."""
+    """`loop.update`; returns the share of NVFP4 blocks that it stores as zeros, None without any."""
     found = _looked_update(session, gradients, meter, lambda: flushed_by_next_step(session.optimizer))
     return flushed_share(found)
 

@@ -10,10 +10,11 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mpadam.atomic import sync
+from mpadam.atomic import naming, sync
 from mpadam.presence import is_there
 
 
@@ -22,24 +23,27 @@ class MetricsFile:
 
     def __init__(self, path: Path, *, offset: int) -> None:
         """Open the file, cut to `offset` bytes. The caller has seen to it that it is that long (`holds`)."""
-        self._file = path.open("ab")
+        self._path, self._file = path, path.open("ab")
         self._file.truncate(offset)
         self._digest = hashlib.sha256(path.read_bytes())
 
     def append(self, record: dict[str, Any]) -> None:
         """Write one line; a reader sees it at once."""
         line = json.dumps(record, allow_nan=False).encode() + b"\n"
-        self._file.write(line)
-        self._file.flush()
+        with naming(self._path):
+            self._file.write(line)
+            self._file.flush()
         self._digest.update(line)
 
     def sync(self) -> tuple[int, str]:
         """Bring the file to disk; returns its length in bytes and the SHA-256 of what was written."""
-        sync(self._file.fileno())
+        with naming(self._path):
+            sync(self._file.fileno())
         return os.fstat(self._file.fileno()).st_size, self._digest.hexdigest()
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # what could not be written was said, and is written again after a resume
+            self._file.close()
 
 
 def holds(path: Path, offset: int, digest: str | None = None) -> bool:

@@ -26,6 +26,7 @@ def summarise(session: Session, ended: Ended) -> dict[str, Any]:
     return {
         "hash": spec.hash,
         "metrics_sha256": sha256(session.folder.metrics),
+        **({"probes_sha256": probes} if (probes := sha256(session.folder.probes)) else {}),
         "status": ended.status,
         "diverged": None if ended.status == "completed" else _divergence(session, ended),
         "labels": session.run.labels.model_dump(mode="json"),

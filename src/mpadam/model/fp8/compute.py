@@ -22,7 +22,7 @@ from mpadam.model.fp8.products import PRODUCTS, magnitude
 from mpadam.model.fp8.recipe import OPERAND_FORMATS
 from mpadam.model.fp8.scaling import ScalingState
 from mpadam.model.products import bf16_products
-from mpadam.study.spec import Bf16Products
+from mpadam.study.auto import Bf16Products
 
 
 @dataclass(frozen=True)

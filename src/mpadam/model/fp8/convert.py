@@ -20,7 +20,7 @@ from mpadam.model.fp8.linear import Fp8Linear, Slots
 from mpadam.model.fp8.recipe import Fp8Recipe, Operand
 from mpadam.model.fp8.scaling import ScalingState, all_reduce_max
 from mpadam.model.fp8.transformer_engine import TransformerEngineFp8
-from mpadam.study.spec import Bf16Products
+from mpadam.study.auto import Bf16Products
 
 # Role -> which input it multiplies. Layers with the same input share its scale, which would be the same anyway.
 PROJECTIONS = {
