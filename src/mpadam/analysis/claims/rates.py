@@ -63,7 +63,7 @@ def _borrowing(config: StudyConfig, key: CellKey) -> frozenset[str]:
 
 
 def _edges(keys: tuple[CellKey, ...], config: StudyConfig, tunings: Tunings) -> tuple[str, ...]:
-    """Best rates at the end of their range, also where they are taken from another tuning."""
+    """Best rates without a worse neighbour on both sides, also where they are taken from another tuning."""
     found = []
     for key in keys:
         source = _source(config, key)

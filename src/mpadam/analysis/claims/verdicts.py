@@ -6,7 +6,7 @@ it is shown to lie on the other, *inconclusive* where the interval has the thres
 an answer too, and absence of evidence is none.
 
 No verdict without the right to one: *not run*, *not testable here* (unequal tuning; or low precision costs nothing, and
-there is nothing to remedy), *not bracketed* (a best rate at the end of its range), fewer than three seeds, seeds still
+there is nothing to remedy), *not bracketed* (a best rate without a worse neighbour on both sides), fewer than three seeds, seeds still
 missing. Holm's correction counts all cells of a family, those without a test too, so that what is missing sharpens
 nothing.
 """
@@ -146,7 +146,7 @@ def _obstacle(sample: Sample, premise: Spread | None) -> tuple[str, str]:
     if sample.exact:
         return "", ""
     obstacles = (
-        (NOT_BRACKETED, sample.edges, f"best rate at the end of its range: {', '.join(sample.edges)}"),
+        (NOT_BRACKETED, sample.edges, f"best rate without a worse neighbour on both sides: {', '.join(sample.edges)}"),
         (INCONCLUSIVE, n < LEAST_SEEDS, f"n = {n} < {LEAST_SEEDS} seeds"),
         (INCONCLUSIVE, sample.missing, f"{n} of {asked} seeds are in; no verdict before all are"),
         (INCONCLUSIVE, sample.tied, f"both sides diverged at seed {', '.join(map(str, sample.tied))}"),
