@@ -106,7 +106,8 @@ def test_a_cell_without_a_pair_is_not_run() -> None:
 
 def test_not_bracketed_forbids_a_verdict_for_either_of_the_two() -> None:
     found = alone(cell(CLEAR, edges=("adamw: lr",)))
-    assert (found.verdict, found.reason) == ("not bracketed", "best rate without a worse neighbour on both sides: adamw: lr")
+    assert found.verdict == "not bracketed"
+    assert found.reason == "best rate without a worse neighbour on both sides: adamw: lr"
 
 
 def test_both_sides_diverged_is_no_comparison() -> None:

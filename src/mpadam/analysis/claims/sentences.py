@@ -143,7 +143,8 @@ def _untested(content: Content) -> list[str]:
         )
     if edges:
         rates = dict.fromkeys(edge for _, cell in edges for edge in cell["edges"])
-        told = f"{_counted(edges)} have none because a best rate has no worse neighbour on one side: {', '.join(rates)}."
+        why = "a best rate has no worse neighbour on one side"
+        told = f"{_counted(edges)} have none because {why}: {', '.join(rates)}."
         paragraphs.append(told)
     return paragraphs
 

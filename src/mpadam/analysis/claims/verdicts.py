@@ -6,9 +6,9 @@ it is shown to lie on the other, *inconclusive* where the interval has the thres
 an answer too, and absence of evidence is none.
 
 No verdict without the right to one: *not run*, *not testable here* (unequal tuning; or low precision costs nothing, and
-there is nothing to remedy), *not bracketed* (a best rate without a worse neighbour on both sides), fewer than three seeds, seeds still
-missing. Holm's correction counts all cells of a family, those without a test too, so that what is missing sharpens
-nothing.
+there is nothing to remedy), *not bracketed* (a best rate without a worse neighbour on both sides), fewer than three
+seeds, seeds still missing. Holm's correction counts all cells of a family, those without a test too, so that what is
+missing sharpens nothing.
 """
 
 from __future__ import annotations
