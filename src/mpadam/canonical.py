@@ -18,3 +18,9 @@ def canonical_json(value: Any, *, allow_nan: bool = False) -> str:
 def sha256_of(value: Any) -> str:
     """SHA-256 of what JSON can hold, however it is laid out in a file."""
     return hashlib.sha256(canonical_json(value, allow_nan=True).encode()).hexdigest()
+
+
+def record_sha256(value: Any) -> str:
+    """SHA-256 of a record of training, over the text that checkpoints and results have been checked by since they are:
+    that of `json.dumps`, with spaces."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

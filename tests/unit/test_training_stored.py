@@ -1,5 +1,6 @@
 """Records that another version, an editor or a torn disk has left (N32): the checkpoint before, or one clear line."""
 
+import hashlib
 import json
 import math
 
@@ -8,6 +9,7 @@ import torch
 from training_ranks import run_ranks, train_on
 from training_runs import StopAfter, assert_same_run, make_data, make_run, metrics_of, summary_of, train
 
+from mpadam.canonical import record_sha256, sha256_of
 from mpadam.cli import main
 from mpadam.data import TokenData
 from mpadam.study.spec import read_run_file, write_run_file
@@ -319,3 +321,10 @@ def test_n32_what_run_yaml_is_made_of_is_named_when_it_is_damaged(tmp_path, name
     assert main(request) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"mpadam spec: {tmp_path / name}: not what this version of mpadam writes")
+
+
+def test_checksums_are_of_the_texts_that_older_records_were_checked_by():
+    """Another layout of the same JSON would have every checkpoint passed over and every finished run called edited."""
+    value = {"b": [1, 2.5], "a": None}
+    assert record_sha256(value) == hashlib.sha256(b'{"a": null, "b": [1, 2.5]}').hexdigest()
+    assert sha256_of(value) == hashlib.sha256(b'{"a":null,"b":[1,2.5]}').hexdigest()

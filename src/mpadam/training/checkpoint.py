@@ -24,7 +24,7 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
 from mpadam.atomic import UNSUPPORTED, is_temporary, remove, sync, sync_folder, temporary_name, write_json
-from mpadam.canonical import sha256_of
+from mpadam.canonical import record_sha256
 from mpadam.presence import entries
 from mpadam.training.folder import RefusedError, read_json, sha256
 
@@ -115,7 +115,7 @@ def save(root: Path, *, run_hash: str, progress: Progress, state: dict[str, Any]
             "hash": run_hash,
             "state_sha256": sha256(temporary / "state.pt"),
             "progress": record,
-            "progress_sha256": sha256_of(record),
+            "progress_sha256": record_sha256(record),
             **({} if result is None else {"result_sha256": result}),
         }
         write_json(temporary / "manifest.json", manifest)
@@ -205,7 +205,7 @@ def read(path: Path, *, run_hash: str) -> Checkpoint:
     if manifest.get("state_sha256") is None or manifest["state_sha256"] != sha256(path / "state.pt"):
         raise UnusableError("state.pt is not what manifest.json says")
     progress = _progress(manifest.get("progress"))
-    if manifest.get("progress_sha256", same := sha256_of(manifest["progress"])) != same:  # older ones have none
+    if manifest.get("progress_sha256", same := record_sha256(manifest["progress"])) != same:  # older ones have none
         raise UnusableError("its progress is not what was saved")
     if path.name not in (FINAL, step_name(progress.step)):
         raise UnusableError(f"its progress is that of step {progress.step}")

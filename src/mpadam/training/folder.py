@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mpadam.atomic import TEMPORARY, is_temporary, remove, write_json
-from mpadam.canonical import sha256_of
+from mpadam.canonical import record_sha256
 from mpadam.presence import entries, is_there
 from mpadam.study.spec import RunFile, RunSpec, differing_fields
 
@@ -292,7 +292,7 @@ def _not_as_trained(folder: RunFolder, summary: dict[str, Any]) -> str | None:
 
 def result_sha256(summary: dict[str, Any]) -> str:
     """Checksum of a summary but for its labels, which may be changed later."""
-    return sha256_of({key: value for key, value in summary.items() if key != "labels"})
+    return record_sha256({key: value for key, value in summary.items() if key != "labels"})
 
 
 def _planned_steps(summary: dict[str, Any]) -> object:
