@@ -32,6 +32,7 @@ from mpadam.numerics.base import Encoded, Format, Rounding
 from mpadam.numerics.random_bits import bit_keys, bits_of, more_bits
 from mpadam.numerics.rounding import round_bf16
 from mpadam.optim.names import check_choices
+from mpadam.optim.seen import GPU_LOOKS_EVERY, Seen, checksum, place_of, sample
 from mpadam.optim.sharding import local
 
 _CODE = "weight."  # prefix of the encoded tensors among the tensors of a store
@@ -180,62 +181,6 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
-def _place(param: Tensor) -> tuple[int, int]:
-    """Changes with every in-place write that autograd sees, and when the parameter gets another storage."""
-    if param.is_inference():
-        raise ValueError(
-            f"a parameter of shape {tuple(param.shape)} is an inference tensor, which cannot be trained: it was "
-            "made or moved under torch.inference_mode(); use torch.no_grad() there"
-        )
-    return param._version, param.data_ptr()
-
-
-_RUN = 61
-"""Words of 8 bytes in one sum of a checksum: a prime, so that over many rows the runs start at every place of a row,
-and rows, columns or heads that change places end up in other sums. Within one run such a change may not show."""
-_EVERY = 16
-"""Updates between two looks at the values of a copy on a GPU, where a look costs as much host time as the update."""
-_LINE, _PERIOD, _WHOLE = 8, 8 * 51, 2**12
-"""A look at a long copy (over 2**12 words) on a CPU reads one cache line of 51, others at each update: 3 to 6 % of a
-compiled step, where all of it took 7 to 29. Usual rows share no factor with 51, so columns are found too."""
-
-
-def _words(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The bits of `x` as words of 8 bytes, and the elements after the last whole word."""
-    flat = x.detach().contiguous().view(-1)
-    per_word = 8 // flat.element_size()
-    flat = flat.clone() if flat.storage_offset() % per_word else flat
-    whole = len(flat) // per_word * per_word
-    return flat[:whole].view(torch.int64), flat[whole:]
-
-
-def _checksum(x: Tensor) -> Tensor:
-    """int64 sums over all bits of `x`, a sum a run of words; the rest as it is."""
-    words, rest = _words(x)
-    summed = len(words) // _RUN * _RUN
-    return torch.cat((words[:summed].view(-1, _RUN).sum(1), words[summed:], rest.view(torch.int16).to(torch.int64)))
-
-
-def _sample(x: Tensor, step: int) -> Tensor:
-    """Lines of the words of `x`, others at each step; the checksum of all of it if it is short."""
-    words, _ = _words(x)
-    if len(words) <= _WHOLE:
-        return _checksum(x)
-    first = _LINE * (step % (_PERIOD // _LINE))
-    return words[: len(words) // _PERIOD * _PERIOD].view(-1, _PERIOD)[:, first : first + _LINE].clone()
-
-
-class _Seen(NamedTuple):
-    """A parameter as its store left it.
-
-    place: tells cheaply that it may have been written to.  bits: a checksum or a sample of its values, which `p.data`
-    and NumPy change without a trace in `place`; None where they are not looked at.
-    """
-
-    place: tuple[int, int]
-    bits: Tensor | None
-
-
 class WeightStore:
     """The stored weight of one parameter.
 
@@ -261,7 +206,7 @@ class WeightStore:
         self.seed, self.tensor_id, self.position = seed, tensor_id, position
         self.dtype, self.shape = parameter.dtype, self.param.shape
         self.is_weight = plan.format.dtype == parameter.dtype
-        self._seen: _Seen | None = None
+        self._seen: Seen | None = None
 
     @property
     def param(self) -> Tensor:
@@ -388,7 +333,7 @@ class WeightStore:
                 f"a parameter had shape {tuple(self.shape)} when the optimizer took it and has {tuple(param.shape)} "
                 "now: build the optimizer on the model as it is"
             )
-        if self._seen is not None and self._seen.place == _place(param) and not (self._looks and self._changed()):
+        if self._seen is not None and self._seen.place == place_of(param) and not (self._looks and self._changed()):
             return
         if self.was_written():
             kept = (
@@ -405,15 +350,15 @@ class WeightStore:
     @property
     def _looks(self) -> bool:
         """Whether the values after the present update are compared before the next one, whatever `place` says."""
-        return self.param.device.type == "cpu" or self.state.get("step", 0) % _EVERY == 0
+        return self.param.device.type == "cpu" or self.state.get("step", 0) % GPU_LOOKS_EVERY == 0
 
-    def _look(self) -> _Seen:
+    def _look(self) -> Seen:
         wanted = self.plan.has_carry if self.is_weight else self._looks
-        return _Seen(_place(self.param), self._bits() if wanted else None)
+        return Seen(place_of(self.param), self._bits() if wanted else None)
 
     def _bits(self) -> Tensor:
         sampled = not self.is_weight and self.param.device.type == "cpu"
-        return _sample(self.param, self.state.get("step", 0)) if sampled else _checksum(self.param)
+        return sample(self.param, self.state.get("step", 0)) if sampled else checksum(self.param)
 
     def _changed(self) -> bool:
         """Whether the parameter has other bits than those that the store left there, as far as it looked."""
