@@ -73,8 +73,16 @@ def _trial(device_type: str) -> str:
     from torch import _inductor
 
     x = torch.zeros(64, device=device_type)
-    compiled = _inductor.compile(torch.fx.symbolic_trace(lambda t: (t + 1,)), [x])
+    options = {"cpp.simdlen": vector_bits()} if device_type == "cpu" else {}
+    compiled = _inductor.compile(torch.fx.symbolic_trace(lambda t: (t + 1,)), [x], options=options)
     return "" if bool((compiled(x)[0] == 1).all()) else "a first kernel gives wrong numbers here"
+
+
+def vector_bits() -> int:
+    """Width of the vectors that code for this CPU is written with, as torch chooses it; 0 without vectors."""
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+    return pick_vec_isa().bit_width()
 
 
 def _sees_gpu() -> bool:

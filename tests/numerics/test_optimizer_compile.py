@@ -214,6 +214,26 @@ def test_compiled_code_is_found_again_on_disk() -> None:
     assert found[1][1] == 0
 
 
+def test_code_for_other_vectors_is_not_taken_from_the_cache(monkeypatch) -> None:
+    """Code for 512 bits that a machine with 256 finds in a shared cache would leave half of the weights as they are."""
+    found = []
+    with fresh_cache():
+        for capability in (None, "default"):
+            if capability:
+                monkeypatch.setenv("ATEN_CPU_CAPABILITY", capability)  # a processor without vectors, for the compiler
+            torch._dynamo.reset()
+            compiled_module._compiled.cache_clear()
+            counters["inductor"].clear()
+            counters["aot_autograd"].clear()
+            params, optimizer = build("adamw", "bf16", compile=True, shapes=((96, 130),))
+            give_gradients(params, 1)
+            optimizer.step()
+            hits = counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
+            found.append((hits, params[0].detach().clone()))
+    assert [hits for hits, _ in found] == [0, 0]
+    assert torch.equal(found[0][1], found[1][1])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["m-plus-adam", "adamw-kahan", "adamw-sr"])
 def test_a_compiled_step_needs_no_memory_of_its_own(name: str) -> None:

@@ -63,7 +63,7 @@ def scales_of(f: Format, stored: Encoded) -> np.ndarray:
 def test_small_updates_displace_weights_as_little_as_on_a_fixed_grid(f: Format) -> None:
     """300 updates of 1e-4 |w| with random signs. Scales that were rounded up displaced NVFP4's weights by 4 times their
     RMS."""
-    stored = f.encode(weights(512 if f in NVFP4 else 32))  # few of NVFP4's blocks grow, by much: it takes more of them
+    stored = f.encode(weights(512 if f in NVFP4 else 16))  # few of NVFP4's blocks grow, by much: it takes more of them
     w = f.decode(stored).double().numpy()
     grid = {"fp8": getattr(f, "fmt", ""), "nvf": "e2m1", "bf1": "bf16"}[f.name[:3]]
     scale, fixed, exact, start = scales_of(f, stored), w.copy(), w.copy(), np.sqrt((w**2).mean())
@@ -83,7 +83,7 @@ def test_small_updates_displace_weights_as_little_as_on_a_fixed_grid(f: Format) 
 @named(FORMATS)
 def test_a_millionth_moves_next_to_nothing(f: Format) -> None:
     """Whatever weights grow by a millionth, the largest of every block among them: at most a few in a thousand move."""
-    stored = f.encode(weights())
+    stored = f.encode(weights(32))
     before = f.decode(stored)
     for step in range(20):
         stored = write(f, f.decode(stored) * (1 + 1e-6), stored, step)
@@ -94,7 +94,7 @@ def test_a_millionth_moves_next_to_nothing(f: Format) -> None:
 @pytest.mark.parametrize("growth", [-0.3, 0.02, 0.4, 3.0])
 def test_every_weight_is_right_in_the_mean(f: Format, growth: float) -> None:
     """Also the largest of a block, and two that grow beyond it at once: nothing clips."""
-    draws = 2000
+    draws = 1000
     stored = f.encode(weights(2).expand(draws, 2, 272))
     x = f.decode(stored) * (1 + growth)
     error = (f.decode(write(f, x, stored, 1)).double() - x).numpy()
@@ -104,7 +104,7 @@ def test_every_weight_is_right_in_the_mean(f: Format, growth: float) -> None:
 @named(BLOCKS)
 def test_weights_that_shrink_find_smaller_scales_again(f: Format) -> None:
     """In steps of 2%, to a hundredth: no scale stays more than about 8 times what the weights would be given anew."""
-    stored = f.encode(weights())
+    stored = f.encode(weights(16))
     first = scales_of(f, stored)
     for step in range(228):
         stored = write(f, f.decode(stored) * 0.98, stored, step)
@@ -133,7 +133,7 @@ def test_a_weight_that_grows_moves_none_outside_its_block(f: NvFp4) -> None:
 
 @named(BLOCKS)
 def test_scales_move_by_powers_of_two(f: Format) -> None:
-    stored = f.encode(weights())
+    stored = f.encode(weights(16))
     first = scales_of(f, stored)
     for step in range(30):
         stored = write(f, f.decode(stored) * 1.1, stored, step)

@@ -12,7 +12,9 @@ take twice as long.
 
 A compiler leaves out a cast to bf16 that is cast back unless it is told not to: `emulate_precision_casts`.
 
-Compiled code is kept on disk (`TORCHINDUCTOR_CACHE_DIR`), and the next process loads it.
+Compiled code is kept on disk (`TORCHINDUCTOR_CACHE_DIR`), and the next process loads it. Torch finds it by its options
+among others, but not by the width of the processor's vectors (2.13): code for 512 bits, found by a machine with 256,
+leaves half of the weights as they are and says nothing. So the width is an option.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mpadam.compiler import compile_problem
+from mpadam.compiler import compile_problem, vector_bits
 from mpadam.optim.rules import Constants, Rates, scalar_tensor
 from mpadam.optim.store import Draw
 from mpadam.optim.update import Operands, Plan, update
@@ -127,7 +129,9 @@ def _compiled(plan: Plan, layout: _Layout, any_length: bool, device_type: str) -
 
 def _options(plan: Plan, any_length: bool, device_type: str) -> dict[str, Any]:
     options = _OPTIONS | _THREADS if any_length else _OPTIONS
-    return options if plan.elementwise or device_type != "cpu" else options | _WHOLE
+    if device_type != "cpu":
+        return options
+    return options | {"cpp.simdlen": vector_bits()} | ({} if plan.elementwise else _WHOLE)
 
 
 def _unflatten(layout: _Layout, tensors: Iterator[Tensor], *, packed: bool) -> tuple[Operands, Rates, Sequence[Tensor]]:
