@@ -102,7 +102,7 @@ def test_n11_a_cache_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pyt
     "error", [OSError("x.so: failed to map segment.  Please remount"), MemoryError(), SystemError()]
 )
 def test_n11_a_kernel_that_cannot_be_loaded(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr(_inductor, "compile", fail)
@@ -111,7 +111,7 @@ def test_n11_a_kernel_that_cannot_be_loaded(error: Exception, monkeypatch: pytes
 
 
 def test_n11_a_kernel_that_runs_and_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_inductor, "compile", lambda *_: lambda x: (x,))
+    monkeypatch.setattr(_inductor, "compile", lambda *_, **__: lambda x: (x,))
     assert "wrong numbers" in compile_problem("cpu")
 
 

@@ -18,7 +18,7 @@ def place_of(param: Tensor) -> tuple[int, int]:
     return param._version, param.data_ptr()
 
 
-_RUN = 61
+_RUN = 307
 """Words of 8 bytes in one sum of a checksum: a prime, so that over many rows the runs start at every place of a row,
 and rows, columns or heads that change places end up in other sums. Within one run such a change may not show."""
 GPU_LOOKS_EVERY = 16
