@@ -194,21 +194,27 @@ def test_the_numbers_of_a_step_are_read_from_one_address() -> None:
     assert len({pointer for pointer, _ in found}) == 1
 
 
+def step_of_a_new_process() -> tuple[int, int, Tensor]:
+    """A compiled step after dynamo has forgotten everything: hits and misses of the cache on disk, and the weight."""
+    torch._dynamo.reset()
+    compiled_module._compiled.cache_clear()
+    counters["inductor"].clear()
+    counters["aot_autograd"].clear()
+    params, optimizer = build("adamw", "bf16", compile=True, shapes=((96, 130),))
+    give_gradients(params, 1)
+    optimizer.step()
+    hits = counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
+    return hits, counters["inductor"]["fxgraph_cache_miss"], params[0].detach().clone()
+
+
 @pytest.mark.slow
 def test_compiled_code_is_found_again_on_disk() -> None:
     """As by the next process: dynamo forgets everything, and what it asks for is in the cache."""
     found = []
     with fresh_cache():
         for _ in range(2):
-            torch._dynamo.reset()
-            compiled_module._compiled.cache_clear()
-            counters["inductor"].clear()
-            counters["aot_autograd"].clear()
-            params, optimizer = build("adamw", "bf16", compile=True, shapes=((96, 130),))
-            give_gradients(params, 1)
-            optimizer.step()
-            hits = counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
-            found.append((hits, counters["inductor"]["fxgraph_cache_miss"]))
+            hits, misses, _ = step_of_a_new_process()
+            found.append((hits, misses))
     assert found[0] == (0, 1)
     assert found[1][0] >= 1
     assert found[1][1] == 0
@@ -221,15 +227,8 @@ def test_code_for_other_vectors_is_not_taken_from_the_cache(monkeypatch) -> None
         for capability in (None, "default"):
             if capability:
                 monkeypatch.setenv("ATEN_CPU_CAPABILITY", capability)  # a processor without vectors, for the compiler
-            torch._dynamo.reset()
-            compiled_module._compiled.cache_clear()
-            counters["inductor"].clear()
-            counters["aot_autograd"].clear()
-            params, optimizer = build("adamw", "bf16", compile=True, shapes=((96, 130),))
-            give_gradients(params, 1)
-            optimizer.step()
-            hits = counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
-            found.append((hits, params[0].detach().clone()))
+            hits, _, weight = step_of_a_new_process()
+            found.append((hits, weight))
     assert [hits for hits, _ in found] == [0, 0]
     assert torch.equal(found[0][1], found[1][1])
 

@@ -138,11 +138,10 @@ class Fp8Blocks:
 
     def _moved_scale(self, blocks: Tensor, bits: Tensor, previous: Encoded) -> Tensor:
         """The scale of `previous`, moved by powers of two where the weights ask for it (see the module)."""
-        limit = get_grid(self.fmt).max
-        stored = self._scale_of(previous)
-        scale = stored * halvings(stored, finite_amax(blocks), limit)
+        grid, stored = get_grid(self.fmt), self._scale_of(previous)
+        scale = stored * halvings(stored, finite_amax(blocks), grid.max)
         if self.power_of_two_scale:
-            bounds = (2.0**MIN_SCALE_EXPONENT, 2.0 ** (128 - math.frexp(limit)[1]))
+            bounds = (2.0**MIN_SCALE_EXPONENT, 2.0 ** (128 - math.frexp(grid.max)[1]))
         else:
             bounds = (_FP16_MIN, FP16.max)
             exact = scale
@@ -151,8 +150,8 @@ class Fp8Blocks:
             scale = torch.where(_float16_up(exact) == exact, exact, _float16_up(scale))
         scale = computed_once(scale.clamp(min=bounds[0]))
         scaled = torch.where(is_finite(blocks), self._scaled(blocks, scale), 0.0)
-        rounded = round_to_grid(scaled, continued(get_grid(self.fmt)), "stochastic", bits)
-        return (scale * doublings(rounded, limit)).clamp(max=bounds[1])
+        rounded = round_to_grid(scaled, continued(grid), "stochastic", bits)
+        return (scale * doublings(rounded, grid.max)).clamp(max=bounds[1])
 
     def _choose_scale(self, amax: Tensor, rounding: Rounding) -> Tensor:
         grid = get_grid(self.fmt)
