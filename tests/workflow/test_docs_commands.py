@@ -30,6 +30,7 @@ STAND_INS = {
     r" +--config studies/[\w-]+\.yaml": "",
     r"--config config\.yaml": "--config config.yaml --config toy.yaml",
     r"(mpadam tokenize .*--shard train-)00000(-of-01024)": r"\g<0> && \g<1>00001\2",  # which has two shards
+    r"(diagnose matrix-fitting .*)": r"""\1 --options '{"size": 8, "steps": 30, "seeds": 1, "tuning_seeds": 1}'""",
     r"--out DATA\b": "--out made/data",
     r"--processes 4 --run-dir D\b": f"--processes 2 --run-dir {RUN}/m-plus-adam/seed0",
     r"-node 4 -m mpadam train --run-dir D\b": f"-node 2 -m mpadam train --run-dir {RUN}/adamw/seed0",
