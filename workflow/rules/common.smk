@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mpadam.cluster.container import bind_paths, bind_variable, checked_image
 from mpadam.cluster.resources import STOP_AFTER
+from mpadam.cluster.scheduler import one_timer
 from mpadam.cluster.signals import end_with_trainings, forward_signals, in_step
 from mpadam.source import check_checkout
 from mpadam.status.edited import is_edited, shows_refused
@@ -67,6 +68,7 @@ STOP = STOP_AFTER if workflow.remote_exec else ""
 if in_step(os.environ):
     forward_signals()
 end_with_trainings(lambda: workflow.local_exec)  # not known yet
+one_timer()
 
 
 # What was edited by hand is made again, as if its file had been named after --forcerun. That is found out by functions
