@@ -27,14 +27,15 @@ from mpadam.study.spec import ModelSpec
 pytestmark = pytest.mark.filterwarnings("error:.*deprecated and will be removed in a future release")
 
 SPEC = ModelSpec(
-    hidden_size=32, intermediate_size=53, layers=2, heads=2, vocab_size=64, sequence_length=8, attention="eager"
+    hidden_size=32, intermediate_size=53, layers=1, heads=2, vocab_size=64, sequence_length=8, attention="eager"
 )
 
 
 @pytest.fixture(scope="module")
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
-    cache = Path(request.config.cache.mkdir("transformer_engine"))
-    folder = transformer_engine_files.fetched(cache, tmp_path_factory.mktemp("transformer_engine"))
+def engine(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
+    if "transformer_engine_torch" in sys.modules:
+        pytest.skip("the real Transformer Engine is loaded in this process")
+    folder = transformer_engine_files.fetched(Path(request.config.cache.mkdir("transformer_engine")))
     with pytest.MonkeyPatch.context() as patch, transformer_engine_files.loaded(folder, patch) as module:
         yield module
 
@@ -112,22 +113,20 @@ def everything(model: nn.Module) -> dict[str, Tensor]:
     return {name: x.clone() for name, x in (model.state_dict() | fp8_state_dict(model)["state"]).items()}
 
 
-@pytest.mark.parametrize("evaluated", [False, True])
-def test_a_resumed_run_goes_on_bit_for_bit_f8(engine: ModuleType, evaluated: bool) -> None:
-    """Issue 18, row 1. A model that is at work advances all models' histories, so they train one after the other."""
+def test_a_resumed_run_goes_on_bit_for_bit_f8(engine: ModuleType) -> None:
+    """Issue 18, row 1. Each model advances the histories of all in the process, so they train one after the other."""
     first = llama()
-    train(first, range(3))
+    train(first, range(2))
     file = io.BytesIO()
     torch.save({"model": first.state_dict(), "fp8": fp8_state_dict(first)}, file)
-    train(first, range(3, 6))
+    train(first, range(2, 4))
     expected = everything(first)
     file.seek(0)
     saved, resumed = torch.load(file, weights_only=True), llama()
     resumed.load_state_dict(saved["model"])
     load_fp8_state_dict(resumed, saved["fp8"])
-    if evaluated:
-        evaluate_in_fp8(resumed)
-    train(resumed, range(3, 6))
+    evaluate_in_fp8(resumed)
+    train(resumed, range(2, 4))
     found = everything(resumed)
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)

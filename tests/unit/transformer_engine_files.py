@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import resolve_name
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -51,28 +52,31 @@ def pinned() -> str:
     return version
 
 
-def fetched(cache: Path, scratch: Path) -> Path:
-    """The folder with the unpacked wheel; skips the test where no package index answers."""
-    version = pinned()
-    folder = cache / f"{ROOT}-{version}"
+def fetched(cache: Path) -> Path:
+    """The folder in `cache` with the unpacked wheel; skips the test where no package index answers."""
+    folder = cache / pinned()
     if not folder.exists():
-        pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--retries", "0")
-        options = ("--no-deps", "--only-binary", ":all:", "--dest", str(scratch))
-        run = subprocess.run(
-            [*pip, "download", *options, f"transformer-engine=={version}"], capture_output=True, text=True, check=False
-        )
-        if run.returncode:
-            why = (run.stderr.strip().splitlines() or ["no message"])[0]
-            assert "from versions:" not in run.stderr or "from versions: none" in run.stderr, run.stderr
-            pytest.skip(f"Transformer Engine's wheel cannot be had from a package index here: {why}")
-        (wheel,) = scratch.glob("*.whl")
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(scratch / "files")
-        try:
-            (scratch / "files").rename(folder)
-        except OSError:  # another process was faster
-            assert folder.exists()
+        with TemporaryDirectory(dir=cache) as scratch:
+            with zipfile.ZipFile(download(Path(scratch))) as archive:
+                archive.extractall(f"{scratch}/files")
+            try:
+                Path(scratch, "files").rename(folder)
+            except OSError:  # another process was faster
+                assert folder.exists()
     return folder
+
+
+def download(folder: Path) -> Path:
+    """The wheel, downloaded into `folder`."""
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--retries", "0", "download")
+    options = ("--no-deps", "--only-binary", ":all:", "--dest", str(folder), f"transformer-engine=={pinned()}")
+    run = subprocess.run([*pip, *options], capture_output=True, text=True, check=False)
+    if run.returncode:
+        assert "from versions:" not in run.stderr or "from versions: none" in run.stderr, run.stderr  # a wrong pin
+        why = next((line for line in run.stderr.splitlines() if line.startswith("ERROR")), "no message from pip")
+        pytest.skip(f"Transformer Engine's wheel cannot be had from a package index here: {why}")
+    (wheel,) = folder.glob("*.whl")
+    return wheel
 
 
 @contextmanager
