@@ -1,7 +1,7 @@
 """Our calls of Transformer Engine against its own Python files, pinned in envs/gpu.txt (issue 18, row 11).
 
 Its native library is replaced (`transformer_engine_files`), so a CPU runs its linear layer, its autocast regions, its
-histories and its handling of saved state. What is left out: the CUDA kernels, and ranks that share their scales.
+histories and its handling of saved state. What is left out: the CUDA kernels, and collectives of real ranks.
 """
 
 import inspect
@@ -15,6 +15,7 @@ import pytest
 import torch
 import transformer_engine_files
 from torch import Tensor, nn
+from torch import distributed as dist
 from transformer_engine_stand_in import Record, stand_ins
 
 from mpadam.model.build import build_model
@@ -40,11 +41,11 @@ def engine(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
         yield module
 
 
-def layer(backend: str, recipe: Fp8Recipe) -> nn.ModuleDict:
+def layer(backend: str, recipe: Fp8Recipe, group: object = None) -> nn.ModuleDict:
     """A model of one projection, in sizes that have to be filled up."""
     linear = nn.Linear(21, 37, bias=False).bfloat16()
     linear.weight.data = torch.randn(37, 21, generator=torch.Generator().manual_seed(0)).bfloat16()
-    model = convert_to_fp8(nn.ModuleDict({"q_proj": linear}), backend=backend, recipe=recipe)
+    model = convert_to_fp8(nn.ModuleDict({"q_proj": linear}), backend=backend, recipe=recipe, group=group)
     if backend == "transformer_engine":
         fp8_compute(model).wrap(model["q_proj"])
     return model
@@ -82,6 +83,26 @@ def test_its_forward_products_alone_have_fast_accumulation(engine: ModuleType) -
     products.clear()
     layer_step(layer("transformer_engine", Fp8Recipe()), 0)
     assert products == [False, True, True]
+
+
+def test_magnitudes_are_reduced_over_the_group(engine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a second rank of the group had seen twice as much; no other group is asked."""
+    group, recipe = object(), Fp8Recipe()
+    alone, shared = layer("transformer_engine", recipe), layer("transformer_engine", recipe, group)
+    layer_step(alone, 0)
+
+    def all_reduce(x: Tensor, op: object = dist.ReduceOp.SUM, **options: object) -> None:
+        assert options["group"] is group
+        if op == dist.ReduceOp.MAX:  # the other is the count of flushed values
+            x.mul_(2)
+
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda group=None: 1 if group is None else 2)
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+    layer_step(shared, 0)
+    for name, slots in (("q_proj.scaling_fwd.scale", 2), ("q_proj.scaling_bwd.scale", 1)):
+        own, other = (fp8_state_dict(model)["state"][name][:slots] for model in (shared, alone))
+        assert torch.equal(2 * own, other)
 
 
 def test_it_refuses_the_pickled_state_that_it_saves(engine: ModuleType) -> None:
