@@ -1,18 +1,12 @@
-"""What is asked of Transformer Engine, against stand-in modules that record calls and refuse what it would refuse.
+"""What is asked of Transformer Engine, against stand-in modules that record calls and refuse what it would refuse."""
 
-The stand-in multiplies in bf16, so values can be checked; its state is a counter that every call moves, in evaluation
-too. It knows only names and keywords of Transformer Engine 1.0 to 2.x.
-"""
-
+import io
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor, nn
+from transformer_engine_stand_in import Record, stand_ins
 
 from mpadam.model.build import build_model
 from mpadam.model.fp8.control import fp8_compute, fp8_enabled, fp8_state_dict, fp8_step, load_fp8_state_dict
@@ -31,71 +25,6 @@ SPEC = ModelSpec(
     sequence_length=8,
     attention="eager",
 )
-
-
-@dataclass
-class Record:
-    """What the stand-ins saw."""
-
-    recipes: list[dict] = field(default_factory=list)
-    layers: list[tuple] = field(default_factory=list)
-    regions: list[dict] = field(default_factory=list)
-    calls: list[tuple] = field(default_factory=list)
-    open_region: dict | None = None
-
-
-def stand_ins(record: Record) -> dict[str, ModuleType]:
-    class DelayedScaling:
-        def __init__(self, **options: object) -> None:
-            known = {"margin", "fp8_format", "amax_history_len", "amax_compute_algo", "reduce_amax"}
-            assert options.keys() <= known
-            record.recipes.append(options)
-
-    class Linear(nn.Module):
-        def __init__(self, in_features: int, out_features: int, *, bias: bool, params_dtype: torch.dtype,
-                     device: torch.device) -> None:  # fmt: skip
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(out_features, in_features, dtype=params_dtype, device=device))
-            self.sizes, self.count = (out_features, in_features), torch.zeros(1, dtype=torch.uint8)
-            self.fp8_meta = {"scaling_bwd": SimpleNamespace(scale=torch.ones(2))}
-            record.layers.append((self.sizes, bias))
-
-        def forward(self, x: Tensor) -> Tensor:
-            assert record.open_region is not None, "outside an autocast region Transformer Engine computes in bf16"
-            assert id(self) not in record.open_region["called"], "at most one call of a module in a region"
-            assert self.weight.shape == self.sizes
-            assert not any(size % 16 for size in (*x.shape, *self.weight.shape))
-            record.open_region["called"].add(id(self))
-            record.calls.append((tuple(x.shape), self.training))
-            self.count += 1
-            return nn.functional.linear(x, self.weight)
-
-        def get_extra_state(self) -> Tensor:
-            return self.count.clone()
-
-        def set_extra_state(self, state: Tensor) -> None:
-            self.count = state.clone()
-
-    @contextmanager
-    def fp8_autocast(*, enabled: bool, fp8_recipe: DelayedScaling, fp8_group: object) -> Iterator[None]:
-        assert enabled
-        assert isinstance(fp8_recipe, DelayedScaling)
-        assert record.open_region is None
-        record.open_region = {"group": fp8_group, "called": set()}
-        record.regions.append(record.open_region)
-        try:
-            yield
-        finally:
-            record.open_region = None
-
-    names = ("transformer_engine", "transformer_engine.pytorch", "transformer_engine.common",
-             "transformer_engine.common.recipe")  # fmt: skip
-    modules = {name: ModuleType(name) for name in names}
-    vars(modules["transformer_engine.pytorch"]).update(Linear=Linear, fp8_autocast=fp8_autocast)
-    vars(modules["transformer_engine.common.recipe"]).update(
-        DelayedScaling=DelayedScaling, Format=SimpleNamespace(HYBRID="hybrid", E4M3="e4m3")
-    )
-    return modules
 
 
 @pytest.fixture
@@ -131,6 +60,7 @@ def test_the_paper_s_recipe(record: Record) -> None:
 def test_recipe_and_group_are_passed_on(record: Record) -> None:
     model, group = build_model(SPEC, seed=0), object()
     convert_to_fp8(model, backend="transformer_engine", recipe=Fp8Recipe(amax_history=4, margin=1), group=group)
+    record.regions.clear()
     token_nll(model, tokens(), tokens())
     assert (record.recipes[0]["amax_history_len"], record.recipes[0]["margin"]) == (4, 1)
     assert record.recipes[0]["reduce_amax"] is True
@@ -165,6 +95,7 @@ def test_values_and_gradients_come_back_in_the_model_s_shapes(record: Record) ->
 
 def test_one_region_a_forward_pass(record: Record) -> None:
     model = llama()
+    record.regions.clear()
     train_step(model, micro_batches=3)
     assert len(record.regions) == 3
     assert len(record.calls) == 3 * 14
@@ -181,34 +112,71 @@ def test_a_region_ends_when_the_forward_pass_fails(record: Record) -> None:
 
 def test_evaluation_in_bf16_does_not_call_it(record: Record) -> None:
     model, plain = llama(), build_model(SPEC, seed=0)
+    record.regions.clear()
     with fp8_enabled(model, False):
         assert torch.equal(token_nll(model, tokens(), tokens()), token_nll(plain, tokens(), tokens()))
     assert record.calls == []
     assert record.regions == []
 
 
-def test_evaluation_in_fp8_leaves_the_state_as_it_was_f8(record: Record) -> None:
+def same(a: dict, b: dict) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_evaluation_in_fp8_leaves_the_state_as_it_was_f8(record: Record, steps: int) -> None:
+    """Before the first step too, when a layer of Transformer Engine has no state of its own yet."""
     model = llama()
-    train_step(model)
-    before = fp8_state_dict(model)
+    for _ in range(steps):
+        train_step(model)
+    before = fp8_state_dict(model)["state"]
     model.eval()
-    with fp8_enabled(model, True):
+    with fp8_enabled(model, True), torch.no_grad():
         token_nll(model, tokens(), tokens())
+        assert not same(before, fp8_state_dict(model)["state"])
     assert record.calls[-1][1] is False
-    after = fp8_state_dict(model)
-    assert all(torch.equal(before["state"][name], after["state"][name]) for name in before["state"])
+    assert same(before, fp8_state_dict(model)["state"])
 
 
-def test_state_is_saved_and_restored_by_layer_f8(record: Record) -> None:
+def test_state_is_plain_tensors_and_restored_in_place_f8(record: Record) -> None:
+    """Transformer Engine refuses its own pickled state; its casts hold views of these tensors."""
     first, second = llama(), llama()
-    train_step(first)
+    for _ in range(2):
+        train_step(first)
     saved = fp8_state_dict(first)
-    assert saved["state"].keys() == projections(build_model(SPEC, seed=0)).keys()
-    assert all(state.tolist() == [1] for state in saved["state"].values())
-    load_fp8_state_dict(second, saved)
-    assert all(layer.engine.count.tolist() == [1] for layer in fp8_compute(second).layers.values())
-    with pytest.raises(ValueError, match="does not fit this model"):
-        load_fp8_state_dict(second, {"backend": "transformer_engine", "state": {}})
+    file = io.BytesIO()
+    torch.save(saved, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)
+    assert {name.rpartition(".scaling_")[0] for name in loaded["state"]} == projections(
+        build_model(SPEC, seed=0)
+    ).keys()
+    engine = next(iter(fp8_compute(second).layers.values())).engine
+    cast = engine.fp8_meta["scaling_fwd"].scale[0]
+    load_fp8_state_dict(second, loaded)
+    assert cast == 3
+    assert same(fp8_state_dict(second)["state"], saved["state"])
+    train_step(first)
+    assert cast == 3
+    assert same(loaded["state"], saved["state"])
+
+
+@pytest.mark.parametrize("other", [Fp8Recipe(amax_history=4), None])
+def test_state_of_other_layers_or_of_another_recipe_is_refused(record: Record, other: Fp8Recipe | None) -> None:
+    model = llama()
+    before = fp8_state_dict(model)
+    saved = {"backend": "transformer_engine", "state": {}}
+    if other is not None:
+        saved = fp8_state_dict(convert_to_fp8(build_model(SPEC, seed=0), backend="transformer_engine", recipe=other))
+    with pytest.raises(ValueError, match=r"does not fit this model: model\.layers\.0\..*amax_history, that it"):
+        load_fp8_state_dict(model, saved)
+    assert same(before["state"], fp8_state_dict(model)["state"])
+
+
+def test_conversion_advances_no_history(record: Record) -> None:
+    """With gradients enabled, leaving an autocast region advances those of all models in the process."""
+    llama()
+    assert record.advances == 0
 
 
 def test_flushed_share_uses_its_backward_scale(record: Record) -> None:

@@ -4,8 +4,8 @@
     input gradient   dx = dy_q W_q          e5m2 x e4m3
     weight gradient  dW = dy_q^T x_q        e5m2 x e4m3
 
-Sums in float32; x, y and the gradients keep the dtype that they have without FP8 (bf16). The parameter is the
-nn.Linear's own, so names, optimizers and checkpoints see no difference.
+How sums are accumulated depends on the backend (docs/fp8.md). x, y and the gradients keep the dtype that they have
+without FP8 (bf16). The parameter is the nn.Linear's own, so names, optimizers and checkpoints see no difference.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Casting to FP8 and multiplying FP8 matrices, natively and emulated.
 
     cast(x, scale, amax, fmt)                  -> x * scale rounded to nearest in `fmt`, ties to even, saturating
-    multiply(a, b, inverse_a, inverse_b, dtype) -> (a @ b) * inverse_a * inverse_b, summed in float32, rounded once
+    multiply(a, b, inverse_a, inverse_b, dtype) -> (a @ b) * inverse_a * inverse_b, rounded to `dtype` once
 
 `native` keeps 1-byte tensors and calls torch's scaled matrix product, which a GPU runs in FP8 (compute capability 8.9
-on). `emulated` runs anywhere: every FP8 value is a bf16 value, so a bf16 product summed in float32 has the same terms,
-and only the order of the sum differs. It rounds with float32 additions, a third of the time of casting to torch's FP8
-dtypes and back on a CPU.
+on), without fast accumulation: partial sums, which have fewer bits, are promoted to float32 at intervals. `emulated`
+runs anywhere: every FP8 value is a bf16 value, so a bf16 product summed in float32 has the same terms. It rounds with
+float32 additions, a third of the time of casting to torch's FP8 dtypes and back on a CPU.
 
 Both round alike, bit for bit, and like `mpadam.numerics.saturating_cast`: finite values saturate, Inf and NaN become
 NaN.

@@ -1,7 +1,7 @@
 """FP8 computation by Transformer Engine: its own Linear layer, its own delayed scaling.
 
 Unseen on hardware: this project was built where no GPU has Transformer Engine. What is called, and with what, is held
-by contract tests against stand-in modules.
+by contract tests against stand-in modules and against its own Python files.
 
 The parameter stays the model's own `weight`; Transformer Engine's layer is kept out of the module tree and is lent
 the weight for each call, so names and state dicts are those of the bf16 model. Sizes that are not multiples of 16 are
@@ -10,6 +10,9 @@ filled up with zeros before the call and cut after it.
 Each forward pass of the model is one autocast region, as Transformer Engine asks for, and its history advances when
 the region and its backward pass end: once a *micro-batch*, where `native` and `emulated` advance once a step. They are
 the same where a rank computes its share of a batch in one piece, which is what the paper's commands do.
+
+Its scaling state is kept as plain tensors and restored in place. `get_extra_state` would pickle it, which
+`set_extra_state` refuses to load.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.func import functional_call
@@ -49,7 +53,7 @@ class TransformerEngineFp8:
         self.group, self.enabled = group, True
         self.layers: dict[str, TransformerEngineLinear] = {}
         self.flushed: FlushCount | None = None
-        self._regions: list[AbstractContextManager[None]] = []
+        self._regions: list[AbstractContextManager[Any]] = []
 
     def add_layer(self, name: str, linear: nn.Linear) -> TransformerEngineLinear:
         """The layer to put in place of `linear`."""
@@ -57,6 +61,8 @@ class TransformerEngineFp8:
         weight = linear.weight
         engine = self._te.Linear(*sizes, bias=False, params_dtype=weight.dtype, device=weight.device)
         engine.weight = nn.Parameter(weight.new_empty(0))  # lent in each call
+        with torch.no_grad(), self._region():  # with gradients, leaving it would advance every history in the process
+            engine.init_fp8_metadata()
         self.layers[name] = TransformerEngineLinear(linear, self, engine)
         return self.layers[name]
 
@@ -68,19 +74,24 @@ class TransformerEngineFp8:
     def advance(self) -> None:
         """Nothing: Transformer Engine advances at the end of each region and of its backward pass."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """name of a layer -> its scales and history, as Transformer Engine packs them."""
-        return {name: layer.engine.get_extra_state() for name, layer in self.layers.items()}
+    def state_dict(self) -> dict[str, Tensor]:
+        """Copies of the scales and of the histories of all layers."""
+        return {name: tensor.clone() for name, tensor in self._scaling().items()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the state of `state_dict`; ValueError if it is that of other layers."""
-        if state.keys() != self.layers.keys():
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take the state of `state_dict`; ValueError if it is that of other layers or of another recipe."""
+        own = self._scaling()
+        sizes, found = ({name: tuple(tensor.shape) for name, tensor in tensors.items()} for tensors in (own, state))
+        if differing := sorted(name for name in sizes | found if sizes.get(name) != found.get(name)):
+            first = differing[0]
             raise ValueError(
-                f"FP8 state of {len(state)} layers does not fit this model, which has {len(self.layers)} FP8 layers: "
-                "load the checkpoint into the model, and with the fp8_backend, that it was saved from"
+                f"FP8 state does not fit this model: {first} has size {found.get(first)} in the state and "
+                f"{sizes.get(first)} in the model: load the checkpoint into the model, and with the fp8_backend and "
+                "the amax_history, that it was saved from"
             )
-        for name, layer in self.layers.items():
-            layer.engine.set_extra_state(state[name])
+        for name, tensor in own.items():
+            tensor.copy_(state[name])
 
     @contextmanager
     def evaluation(self, enabled: bool) -> Iterator[None]:
@@ -94,9 +105,21 @@ class TransformerEngineFp8:
             if state is not None:
                 self.load_state_dict(state)
 
+    def _scaling(self) -> dict[str, Tensor]:
+        """The tensors that Transformer Engine's casts and updates share, so they are changed in place only."""
+        return {
+            f"{name}.{direction}.{kind}": getattr(layer.engine.fp8_meta[direction], kind)
+            for name, layer in self.layers.items()
+            for direction in ("scaling_fwd", "scaling_bwd")
+            for kind in ("scale", "amax_history")
+        }
+
+    def _region(self) -> AbstractContextManager[Any]:
+        return self._te.autocast(enabled=True, recipe=self.recipe, amax_reduction_group=self.group)
+
     def _enter(self) -> None:
         if self.enabled:
-            region = self._te.fp8_autocast(enabled=True, fp8_recipe=self.recipe, fp8_group=self.group)
+            region = self._region()
             region.__enter__()
             self._regions.append(region)
 
