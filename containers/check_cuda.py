@@ -10,9 +10,9 @@ def main(wanted: str) -> int:
         return 0
     built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPUs"
     print(
-        f"check_cuda.py: torch {torch.__version__} is built for {built}, not CUDA {wanted}: pip was told of a folder or "
-        "index with other wheels (pip config list); build again without it, e.g.  PIP_FIND_LINKS= PIP_EXTRA_INDEX_URL= "
-        "make image-h100",
+        f"check_cuda.py: torch {torch.__version__} is built for {built}, not CUDA {wanted}: pip was told of a folder "
+        "or index with other wheels (pip config list); build again without it, e.g.  PIP_FIND_LINKS= "
+        "PIP_EXTRA_INDEX_URL= make image-h100",
         file=sys.stderr,
     )
     return 1

@@ -1,6 +1,6 @@
 """Part of `apptainer test IMAGE`: every package imports, and each of CUDA's libraries is loaded once.
 
-    test_modules.py MODULE...    modules of the H100 image alone; they need NVIDIA's driver (`apptainer test --nv`)
+test_modules.py MODULE...    modules of the H100 image alone; they need NVIDIA's driver (`apptainer test --nv`)
 """
 
 from __future__ import annotations

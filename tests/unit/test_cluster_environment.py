@@ -10,7 +10,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from packaging.requirements import Requirement
@@ -99,7 +99,7 @@ def test_an_index_of_cpu_wheels_does_not_change_torch(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def new_pip(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    """Python with a pip that downloads no wheel to resolve; skips where the registry does not answer, or not in parts."""
+    """Python with a pip that downloads no wheel to resolve; skips where no registry answers, or not in parts."""
     folder = tmp_path_factory.mktemp("pip")
     done = pip("install", "--quiet", "--retries", "1", "--target", str(folder), PIP)
     if done.returncode:
@@ -191,13 +191,14 @@ def test_the_cpu_image_is_installed_in_one_step(tmp_path: Path) -> None:
 def test_the_check_of_torch_says_what_it_found_and_what_helps(
     built: str | None, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    torch = SimpleNamespace(__version__="2.13.0", version=SimpleNamespace(cuda=built))
+    monkeypatch.setitem(sys.modules, "torch", torch)
     check = module("check_cuda")
-    monkeypatch.setattr("torch.version.cuda", built)
     assert check.main("13.0") == 1
     said = capsys.readouterr().err
     assert words in said
     assert "PIP_FIND_LINKS=" in said
-    monkeypatch.setattr("torch.version.cuda", "13.0")
+    torch.version.cuda = "13.0"
     assert check.main("13.0") == 0
 
 
