@@ -98,9 +98,7 @@ def _cell(model: CostModel, keys: list[RunKey | TuningKey]) -> CellCost:
         memory_bytes=None if model.on_cpu else max(map(model.memory_bytes, keys)),
         step_seconds=step,
         runs=0 if observed is None else observed.runs,
-        utilisation=utilisation(shape, config.training, step, gpu=model.hardware, gpus=devices)
-        if assumed_gpu
-        else None,
+        utilisation=mfu,
     )
 
 
