@@ -159,6 +159,8 @@ def test_time_limits_follow_the_gpu_that_jobs_get(named: str | None, gpu: str) -
     """Issue 18, item 9: an H100 was always assumed. Where no GPU is named that is known, the slowest one is."""
     there = study(cluster={"gpu_model": named})
     assert CostModel(there).hardware == GPUS[gpu]
+    notes = [note for note in make_plan(there, Path("/nowhere")).notes if note.startswith("cluster.gpu_model")]
+    assert len(notes) == (named in ("l40s", None)), "an assumption is told"
     assert CostModel(there).seconds(Training(KEY)) == CostModel(study(), gpu=gpu).seconds(Training(KEY))
     ratio = runtime_minutes(there, KEY) / runtime_minutes(study(cluster={"gpu_model": "h100"}), KEY)
     assert {"h100": ratio == 1, "h200": 0.7 < ratio < 1, "a100": 1.9 < ratio < 3.2}[gpu]

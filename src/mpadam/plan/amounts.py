@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from mpadam.plan.assumptions import GPUS
 from mpadam.plan.cost import activation_bytes, fp8_backend, utilisation
 from mpadam.plan.jobs import Training, trials
-from mpadam.plan.model import CostModel
+from mpadam.plan.model import CostModel, known_gpu
 from mpadam.study.grid import RunKey, TuningKey
 
 
@@ -110,7 +111,7 @@ def notes(model: CostModel, costs: Sequence[CellCost]) -> list[str]:
     few = [_too_few(model, cell) for cell in dearest.values() if cell.devices < cell.devices_wanted]
     memory = model.hardware.memory
     large = [_too_large(model, cell) for cell in dearest.values() if (cell.memory_bytes or 0.0) > memory]
-    return [*few, *large, *_without_fp8(model, costs)]
+    return [*few, *large, *_unknown_gpu(model), *_without_fp8(model, costs)]
 
 
 def further_note(model: CostModel) -> list[str]:
@@ -131,6 +132,14 @@ def _too_few(model: CostModel, cell: CellCost) -> str:
         f"micro-batches of an update evenly, {config.training.global_batch_size} / "
         f"{config.micro_batch_size(cell.model)} sequences"
     )
+
+
+def _unknown_gpu(model: CostModel) -> list[str]:
+    """A line if it is not known which GPU jobs get."""
+    if model.gpu is not None or known_gpu(model.config) is not None:
+        return []
+    named, title = model.config.cluster.gpu_model or "null", model.hardware.title
+    return [f"cluster.gpu_model: {named} is none of {', '.join(GPUS)}; planned, and jobs limited, as on an {title}"]
 
 
 def _without_fp8(model: CostModel, costs: Sequence[CellCost]) -> list[str]:

@@ -48,7 +48,7 @@ class CostModel:
     @property
     def hardware(self) -> Gpu:
         """The GPU that is planned for."""
-        return GPUS[self.gpu or known_gpu(self.config.cluster.gpu_model)]
+        return GPUS[self.gpu or known_gpu(self.config) or SLOWEST_GPU]
 
     def shape(self, model: str) -> Shape:
         vocab_size = self.vocab_size or self.config.tokenizer.vocab_size or VOCABULARY
@@ -113,9 +113,10 @@ class CostModel:
         return START_UP_SECONDS[self.config.training.device] / together
 
 
-def known_gpu(gpu_model: str | None) -> str:
-    """The key of `GPUS` that a site's name for a GPU holds (`h100`, `nvidia_a100-sxm4-80gb`); else the slowest."""
-    return next((name for name in GPUS if name in (gpu_model or "").lower()), SLOWEST_GPU)
+def known_gpu(config: StudyConfig) -> str | None:
+    """The key of `GPUS` that the site's name for a GPU holds (`h100`, `nvidia_a100-sxm4-80gb`), if any."""
+    named = (config.cluster.gpu_model or "").lower()
+    return next((name for name in GPUS if name in named), None)
 
 
 def gpus(config: StudyConfig, model: str) -> int:
