@@ -37,12 +37,13 @@ from mpadam.data import TokenData, TrainBatches
 from mpadam.data.builtin import shards as builtin_shards
 from mpadam.data.sources import text_shards
 from mpadam.data.stages import assemble, make_tokenizer, tokenize_all
-from mpadam.plan.assumptions import GPUS, SIZE_CLASSES
-from mpadam.study.config import DataConfig, TokenizerConfig
+from mpadam.plan.assumptions import GPUS
+from mpadam.plan.cost import Shape, pass_seconds
+from mpadam.study.config import DataConfig, ModelConfig, TokenizerConfig
 
 WORKERS = 2
 BATCH, LENGTH = 512, 256
-STEP_FLOPS = 6 * 58_073_600 * BATCH * LENGTH
+MODEL = ModelConfig(hidden_size=512, intermediate_size=1376, layers=8, heads=8, steps_1x=10_000)
 
 
 def main() -> int:
@@ -239,7 +240,7 @@ def report(repeat: str, contestant: str, found: dict[str, Any], size: int) -> No
 def reading(folder: Path) -> None:
     """Milliseconds a batch of the paper's shape, from memory maps that are in memory."""
     data = TokenData.open(folder / "data")
-    step = STEP_FLOPS / (GPUS["h100"].peak["bf16"] * SIZE_CLASSES[0].utilisation["bf16"])
+    step = BATCH * LENGTH * pass_seconds(Shape(MODEL, 32_000, LENGTH), None, GPUS["h100"])
     for sequences in ("truncate_pad", "pack"):
         batches = TrainBatches(data, sequences=sequences, sequence_length=LENGTH, global_batch_size=BATCH, seed=0)
         seconds = []

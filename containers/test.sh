@@ -1,19 +1,9 @@
 #!/bin/bash
 # What `apptainer test IMAGE` runs: every package imports, the commands start, a C++ step compiles, nothing of HOME counts.
 #
-#   test.sh MODULE...       modules that this image has beyond those of the CPU image
+#   test.sh MODULE...       modules that this image has beyond those of the CPU image (test_modules.py)
 set -euo pipefail
-python - "$@" <<'P'
-import importlib, pkgutil, sys
-import mpadam
-names = ["torch", "transformers", "tokenizers", "datasets", "safetensors", "pandas", "seaborn", "sympy", "networkx"]
-names += [module.name for module in pkgutil.walk_packages(mpadam.__path__, "mpadam.") if module.name != "mpadam.__main__"]
-for name in names + sys.argv[1:]:
-    importlib.import_module(name)
-assert mpadam.__file__.startswith("/opt/mpadam/"), mpadam.__file__
-assert not any(part.startswith(("/root", "/home")) for part in sys.path), sys.path
-print(f"{len(names) + len(sys.argv[1:])} modules imported, mpadam {mpadam.__version__}")
-P
+python -P /opt/mpadam/test_modules.py "$@"
 test "$(command -v mpadam)" = /opt/mpadam/bin/mpadam
 mpadam --help >/dev/null
 mpadam doctor

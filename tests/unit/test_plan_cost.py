@@ -12,16 +12,30 @@ from mpadam.optim.memory import bytes_per_parameter
 from mpadam.optim.names import parse_optimizer_name
 from mpadam.optim.registry import build_optimizer
 from mpadam.plan.assumptions import (
+    ATTENTION_SHARE,
+    BANDWIDTH_SHARE,
     CPU_RATE,
     GPUS,
     GROWTH_PER_ATTEMPT,
     HEAD_ROOM,
+    HEAD_SHARE,
     OPTIMIZER_EFFICIENCY,
     SIZE_CLASSES,
     STORED_BYTES,
     Gpu,
 )
-from mpadam.plan.cost import Shape, activation_bytes, cpu_step_seconds, gpu_bytes, gpu_step_seconds, weight_bytes, work
+from mpadam.plan.cost import (
+    Shape,
+    activation_bytes,
+    cpu_step_seconds,
+    elementwise_bytes,
+    gpu_bytes,
+    gpu_step_seconds,
+    pass_seconds,
+    utilisation,
+    weight_bytes,
+    work,
+)
 from mpadam.study.config import EvaluationConfig, ModelConfig, RegimeConfig, TrainingConfig
 from mpadam.study.spec import ModelSpec
 
@@ -170,13 +184,23 @@ def test_memory_of_a_gpu_falls_with_the_micro_batch_and_not_with_the_number_of_g
 
 
 def test_seconds_of_a_step_by_hand() -> None:
-    """A GPU whose bf16 peak is 1 PFLOP/s at 20% does 200 TFLOP/s; its memory is too fast to matter."""
+    """Products alone, as memory is too fast to matter: 45% of 1 PFLOP/s, the head 60% and the attention 43%."""
     gpu = Gpu("x", {"bf16": 1e15, "fp8": 2e15}, bandwidth=1e30, memory=1e11)
     full = shape(PAPER_60M, vocab_size=32_000, length=256)
     one = gpu_step_seconds(full, BF16, ADAMW, TrainingConfig(), gpu=gpu, gpus=1)
-    assert one == pytest.approx(131_072 * 262_668_288 / 200e12)
+    assert (full.size_class.products, HEAD_SHARE, ATTENTION_SHARE) == (0.45, 0.6, 0.43)
+    assert one == pytest.approx(131_072 * 3 * (50_593_792 / 450e12 + 32_768_000 / 600e12 + 4_194_304 / 430e12))
     two = gpu_step_seconds(full, BF16, ADAMW, TrainingConfig(), gpu=gpu, gpus=2)
     assert one / 2 < two < one
+
+
+def test_elementwise_work_is_bound_by_the_bytes_it_moves() -> None:
+    gpu = Gpu("x", {"bf16": 1e30, "fp8": 1e30}, bandwidth=1e12, memory=1e11)
+    full = shape(PAPER_60M, vocab_size=32_000, length=256)
+    for backend in (None, "native"):
+        assert pass_seconds(full, backend, gpu) == pytest.approx(
+            elementwise_bytes(full, backend) / (1e12 * BANDWIDTH_SHARE)
+        )
 
 
 def test_the_optimizer_step_is_bound_by_the_bytes_it_moves() -> None:
@@ -184,19 +208,19 @@ def test_the_optimizer_step_is_bound_by_the_bytes_it_moves() -> None:
     full = shape(PAPER_60M, vocab_size=32_000, length=256)
     gpu = Gpu("x", {"bf16": 1e30, "fp8": 1e30}, bandwidth=1e12, memory=1e11)
     seconds = gpu_step_seconds(full, BF16, ADAMW, TrainingConfig(), gpu=gpu, gpus=1)
-    assert seconds == pytest.approx(16 * 58_073_600 / (1e12 * OPTIMIZER_EFFICIENCY["bf16"]))
+    passes = 131_072 * pass_seconds(full, None, gpu)
+    assert seconds - passes == pytest.approx(16 * 58_073_600 / (1e12 * OPTIMIZER_EFFICIENCY["bf16"]))
 
 
-def test_fp8_compute_speeds_up_the_projections_alone() -> None:
-    """With utilisation taken out, half the time of the projections is left, and all of the attention and the head."""
+@pytest.mark.parametrize(("backend", "gain"), [("native", 1 / 3), ("transformer_engine", 1 / 3), ("emulated", 0)])
+def test_fp8_speeds_up_the_projections_alone(backend: str, gain: float) -> None:
+    """By 1.5, where its products are a GPU's: attention and head stay, and emulated products are bf16's."""
     full = shape(PAPER_60M, vocab_size=32_000, length=256)
     gpu = Gpu("x", {"bf16": 1e15, "fp8": 2e15}, bandwidth=1e30, memory=1e11)
-    fp8 = BF16.model_copy(update={"compute": "fp8"})
-    busy = full.size_class.utilisation
-    seconds = gpu_step_seconds(full, fp8, ADAMW, TrainingConfig(), gpu=gpu, gpus=1) * busy["fp8"]
-    in_bf16 = gpu_step_seconds(full, BF16, ADAMW, TrainingConfig(), gpu=gpu, gpus=1) * busy["bf16"]
-    flops = full.flops
-    assert seconds / in_bf16 == pytest.approx(1 - 0.5 * flops.projections / flops.forward)
+    in_bf16, in_fp8 = (pass_seconds(full, each, gpu) for each in (None, backend))
+    assert in_bf16 - in_fp8 == pytest.approx(gain * 3 * full.flops.projections / 450e12)
+    without = Gpu("x", {"bf16": 1e15}, bandwidth=1e30, memory=1e11)
+    assert pass_seconds(full, backend, without) == pytest.approx(in_bf16)
 
 
 def test_threads_share_the_work_of_a_cpu() -> None:
@@ -205,23 +229,57 @@ def test_threads_share_the_work_of_a_cpu() -> None:
     assert one == pytest.approx(4 * four)
 
 
+PAPER = {
+    "60m": PAPER_60M,
+    "130m": ModelConfig(hidden_size=768, intermediate_size=2048, layers=12, heads=12, steps_1x=1),
+    "350m": ModelConfig(hidden_size=1024, intermediate_size=2736, layers=24, heads=16, steps_1x=1),
+    "1b": ModelConfig(hidden_size=2048, intermediate_size=5461, layers=24, heads=32, steps_1x=1),
+}
+
+
+def share(gpu: Gpu, model: str, compute: str, backend: str = "auto") -> float:
+    """Utilisation of one GPU by a step in bf16 masters with AdamW."""
+    full, training = shape(PAPER[model], vocab_size=32_000, length=256), TrainingConfig(fp8_backend=backend)
+    cell = BF16.model_copy(update={"compute": compute})
+    seconds = gpu_step_seconds(full, cell, ADAMW, training, gpu=gpu, gpus=1)
+    return utilisation(full, training, seconds, gpu=gpu, gpus=1)
+
+
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
 def test_no_gpu_is_assumed_to_be_faster_than_its_peak(gpu: Gpu) -> None:
-    full = shape(PAPER_60M, vocab_size=32_000, length=256)
-    for masters, compute in (("bf16", "bf16"), ("fp8", "fp8"), ("nvfp4", "fp8")):
-        cell = BF16.model_copy(update={"masters": masters, "compute": compute})
-        seconds = gpu_step_seconds(full, cell, M_PLUS_ADAM, TrainingConfig(), gpu=gpu, gpus=1)
-        assert 131_072 * full.flops.training / seconds < gpu.peak[compute]
+    for model in PAPER:
+        assert 0 < share(gpu, model, "bf16") < 0.6
+        assert 0 < share(gpu, model, "fp8", "transformer_engine") < 0.6 * max(gpu.peak.values()) / gpu.peak["bf16"]
+
+
+def test_native_fp8_takes_the_time_of_its_casts() -> None:
+    """Issue 18, item 9: planned as if its casts were one kernel, it took 1.9 to 3.1 times as long."""
+    for model in PAPER:
+        native, engine = (share(GPUS["h100"], model, "fp8", name) for name in ("native", "transformer_engine"))
+        assert 1.5 < engine / native < 3.5
+        assert share(GPUS["h100"], model, "fp8", "auto") == native, "not known before a GPU is seen: the slower one"
+
+
+def test_the_page_states_the_utilisation_of_each_backend_model_and_gpu() -> None:
+    page = (Path(__file__).parents[2] / "docs/costs.md").read_text(encoding="utf-8")
+    kinds = (("bf16", "auto"), ("fp8", "transformer_engine"), ("fp8", "native"), ("fp8", "emulated"))
+    for gpu in GPUS.values():
+        for model in PAPER:
+            has = [compute in gpu.peak or backend == "emulated" for compute, backend in kinds]
+            shares = [
+                f"{share(gpu, model, *kind):.0%}" if there else "–" for kind, there in zip(kinds, has, strict=True)
+            ]
+            assert f"| {gpu.title} | {model} | {' | '.join(shares)} |" in page
 
 
 def test_the_page_states_the_assumptions_as_they_are() -> None:
     page = (Path(__file__).parents[2] / "docs/costs.md").read_text(encoding="utf-8")
     for size in SIZE_CLASSES:
         limit = "any" if size.parameters == float("inf") else f"{size.parameters / 1e6:.0f} million"
-        busy = size.utilisation
-        assert f"| {limit} | {busy['bf16']:.0%} | {busy['fp8']:.0%} | {size.gpus} |" in page
+        assert f"| {limit} | {size.products:.0%} | {size.gpus} |" in page
     for gpu in GPUS.values():
-        peaks = f"{gpu.peak['bf16'] / 1e12:,.0f} TFLOP/s | {gpu.peak['fp8'] / 1e12:,.0f} TFLOP/s"
+        fp8 = f"{gpu.peak['fp8'] / 1e12:,.0f} TFLOP/s" if "fp8" in gpu.peak else "–"
+        peaks = f"{gpu.peak['bf16'] / 1e12:,.0f} TFLOP/s | {fp8}"
         assert f"| {gpu.title} | {peaks} | {gpu.bandwidth / 1e12:.3g} TB/s | {gpu.memory / 1e9:.0f} GB |" in page
     assert f"{CPU_RATE['bf16'] / 1e9:.0f} GFLOP/s ({CPU_RATE['fp8'] / 1e9:.0f} with emulated FP8)" in page
     assert f"times {HEAD_ROOM}, and half as much again" in " ".join(page.split())

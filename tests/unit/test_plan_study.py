@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from mpadam.cli import main
+from mpadam.plan.assumptions import GPUS
 from mpadam.plan.jobs import Training, runs, trials
 from mpadam.plan.model import CostModel, gpus, runtime_minutes
 from mpadam.plan.observed import Observed
@@ -150,6 +151,43 @@ def test_finished_runs_set_the_time_limit() -> None:
     assert minutes == pytest.approx(1.5 * 1_310_720_000 * 1e-5 / 60, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("named", "gpu"),
+    [("h100", "h100"), ("nvidia_a100-sxm4-80gb", "a100"), ("H200", "h200"), ("l40s", "a100"), (None, "a100")],
+)
+def test_time_limits_follow_the_gpu_that_jobs_get(named: str | None, gpu: str) -> None:
+    """Issue 18, item 9: an H100 was always assumed. Where no GPU is named that is known, the slowest one is."""
+    there = study(cluster={"gpu_model": named})
+    assert CostModel(there).hardware == GPUS[gpu]
+    notes = [note for note in make_plan(there, Path("/nowhere")).notes if note.startswith("cluster.gpu_model")]
+    assert len(notes) == (named in ("l40s", None)), "an assumption is told"
+    assert CostModel(there).seconds(Training(KEY)) == CostModel(study(), gpu=gpu).seconds(Training(KEY))
+    ratio = runtime_minutes(there, KEY) / runtime_minutes(study(cluster={"gpu_model": "h100"}), KEY)
+    assert {"h100": ratio == 1, "h200": 0.7 < ratio < 1, "a100": 1.9 < ratio < 3.2}[gpu]
+
+
+def test_time_limits_follow_the_fp8_backend() -> None:
+    key = RunKey("60m", 1, "bf16-fp8", "adamw", 0)
+    regimes = {**PAPER["regimes"], "bf16-fp8": {"masters": "bf16", "compute": "fp8"}}
+    engine, native = (
+        runtime_minutes(study(regimes=regimes, training={"fp8_backend": backend}), key)
+        for backend in ("transformer_engine", "native")
+    )
+    assert native > 1.5 * engine
+
+
+def test_fp8_on_a_gpu_without_it_is_noted() -> None:
+    regimes = {**PAPER["regimes"], "bf16-fp8": {"masters": "bf16", "compute": "fp8"}}
+    native, emulated = (
+        study(regimes=regimes, training={"fp8_backend": backend}, cluster={"gpu_model": "a100"})
+        for backend in ("native", "emulated")
+    )
+    (note,) = [note for note in make_plan(native, Path("/nowhere")).notes if "FP8" in note]
+    assert note.startswith("bf16-fp8: an A100 SXM has no FP8 products")
+    for config, gpu in ((emulated, None), (native, "h100")):
+        assert not [note for note in make_plan(config, Path("/nowhere"), gpu=gpu).notes if "FP8" in note]
+
+
 # --- what finished runs change ---------------------------------------------------------------------------------------
 
 
@@ -276,7 +314,7 @@ def test_the_command_prints_every_number_that_it_promises(tmp_path: Path, capsys
         "32 jobs (20 runs, 12 tuning trials)",
         "GPU-hours",
         "51,200,000",  # sequences of 1b at 1x
-        "assumed: 20% of peak",
+        "assumed: 14% of bf16 peak",
         "download: 145 training shards of C4, 46 GB",
         "H100 SXM",
     ):
@@ -307,7 +345,7 @@ def test_a_budget_beyond_the_data_is_refused_after_the_plan_is_shown(
 
 def test_an_unknown_gpu_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--config", write(tmp_path / "study.yaml", PAPER), "--gpu", "v100"]) == 2
-    assert "h100, h200" in capsys.readouterr().err
+    assert "h100, h200, a100" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("overlay", [None, *sorted((ROOT / "studies").glob("*.yaml"))], ids=lambda p: p and p.stem)

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--results", type=Path, default=Path("results"), help="folder that holds the study's folder (default: results)"
     )
-    parser.add_argument("--gpu", default="h100", help="the GPU to plan for: h100 (default) or h200")
+    parser.add_argument("--gpu", help="the GPU to plan for: h100, h200 or a100 (default: by cluster.gpu_model)")
     parser.add_argument("--json", action="store_true", help="all numbers, unrounded, as JSON")
 
 
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     from mpadam.plan.report import to_text
     from mpadam.study.load import load_study
 
-    if args.gpu not in GPUS:
+    if args.gpu is not None and args.gpu not in GPUS:
         raise ValueError(f"--gpu {args.gpu}: not one of {', '.join(GPUS)}; write e.g.  --gpu h100")
     plan = make_plan(load_study(args.config), args.results, gpu=args.gpu)
     print(json.dumps(plan.as_json(), indent=2, allow_nan=False) if args.json else to_text(plan), end="")

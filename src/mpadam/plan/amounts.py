@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mpadam.plan.assumptions import GPUS
-from mpadam.plan.cost import activation_bytes
+from mpadam.plan.cost import activation_bytes, fp8_backend, utilisation
 from mpadam.plan.jobs import Training, trials
-from mpadam.plan.model import CostModel
+from mpadam.plan.model import CostModel, known_gpu
 from mpadam.study.grid import RunKey, TuningKey
 
 
@@ -32,7 +32,7 @@ class CellCost:
 
     flops_per_position: of training. devices: GPUs or CPU threads; devices_wanted: what the model's size wants.
     memory_bytes: of one GPU, None on a CPU. runs: finished ones that step_seconds was measured from; 0: assumed.
-    utilisation: assumed share of the GPU's peak; None where it is measured, and on a CPU.
+    utilisation: share of the GPU's bf16 peak by the assumptions; None where it is measured, and on a CPU.
     """
 
     model: str
@@ -86,7 +86,9 @@ def _cell(model: CostModel, keys: list[RunKey | TuningKey]) -> CellCost:
     else:
         positions = config.training.global_batch_size * config.data.sequence_length
         step = positions * observed.seconds_per_position / devices
-    assumed_gpu = observed is None and not model.on_cpu
+    mfu = None
+    if observed is None and not model.on_cpu:
+        mfu = utilisation(shape, config.training, step, gpu=model.hardware, gpus=devices)
     return CellCost(
         model=name,
         regime=regime,
@@ -97,19 +99,19 @@ def _cell(model: CostModel, keys: list[RunKey | TuningKey]) -> CellCost:
         memory_bytes=None if model.on_cpu else max(map(model.memory_bytes, keys)),
         step_seconds=step,
         runs=0 if observed is None else observed.runs,
-        utilisation=shape.size_class.utilisation[config.regimes[regime].compute] if assumed_gpu else None,
+        utilisation=mfu,
     )
 
 
 def notes(model: CostModel, costs: Sequence[CellCost]) -> list[str]:
-    """What stands in the way of the GPUs that a model wants, and of its fitting into one: a line a model."""
+    """What stands in the way of the GPUs that a model wants, of its fitting into one, and of FP8: a line each."""
     if model.on_cpu:
         return []
     dearest = {cell.model: cell for cell in sorted(costs, key=lambda cell: cell.memory_bytes or 0.0)}
     few = [_too_few(model, cell) for cell in dearest.values() if cell.devices < cell.devices_wanted]
-    memory = GPUS[model.gpu].memory
+    memory = model.hardware.memory
     large = [_too_large(model, cell) for cell in dearest.values() if (cell.memory_bytes or 0.0) > memory]
-    return [*few, *large]
+    return [*few, *large, *_unknown_gpu(model), *_without_fp8(model, costs)]
 
 
 def further_note(model: CostModel) -> list[str]:
@@ -132,10 +134,29 @@ def _too_few(model: CostModel, cell: CellCost) -> str:
     )
 
 
+def _unknown_gpu(model: CostModel) -> list[str]:
+    """A line if it is not known which GPU jobs get."""
+    if model.gpu is not None or known_gpu(model.config) is not None:
+        return []
+    named, title = model.config.cluster.gpu_model or "null", model.hardware.title
+    return [f"cluster.gpu_model: {named} is none of {', '.join(GPUS)}; planned, and jobs limited, as on an {title}"]
+
+
+def _without_fp8(model: CostModel, costs: Sequence[CellCost]) -> list[str]:
+    """A line if FP8 products are asked of a GPU that has none; they are planned in bf16."""
+    training, regimes = model.config.training, model.config.regimes
+    backends = {cell.regime: fp8_backend(regimes[cell.regime], training) for cell in costs}
+    asked = [regime for regime, backend in backends.items() if backend not in (None, "emulated")]
+    if not asked or "fp8" in model.hardware.peak:
+        return []
+    title = model.hardware.title
+    return [f"{', '.join(asked)}: an {title} has no FP8 products; it takes  training: {{fp8_backend: emulated}}"]
+
+
 def _too_large(model: CostModel, cell: CellCost) -> str:
     """Names the largest micro-batch that fits, all else being equal."""
     assert cell.memory_bytes is not None
-    gpu, micro, shape = GPUS[model.gpu], model.config.micro_batch_size(cell.model), model.shape(cell.model)
+    gpu, micro, shape = model.hardware, model.config.micro_batch_size(cell.model), model.shape(cell.model)
     rest = cell.memory_bytes - activation_bytes(shape, micro)
     fits = [n for n in range(1, micro) if micro % n == 0 and rest + activation_bytes(shape, n) <= gpu.memory]
     remedy = f"{max(fits)} fits" if fits else "no micro-batch fits"

@@ -1,7 +1,7 @@
 """Every number of the cost model that is neither in the configuration nor measured, with its source. Data only.
 
-The utilisations and CPU rates are guesses on the careful side, made before any run; runs that have finished replace
-them (`mpadam.plan.observed`). docs/costs.md explains how they are used.
+Shares of peaks and CPU rates are guesses on the careful side, made before any run; runs that have finished replace them
+(`mpadam.plan.observed`). Bytes are counted. docs/costs.md explains how they are used.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Gpu:
-    """peak: dense tensor-core FLOP/s by input format; bandwidth: bytes/s; memory: bytes."""
+    """peak: dense tensor-core FLOP/s by input format, those that it has; bandwidth: bytes/s; memory: bytes."""
 
     title: str
     peak: Mapping[str, float]
@@ -24,30 +24,54 @@ class Gpu:
 GPUS: Mapping[str, Gpu] = {
     "h100": Gpu("H100 SXM", {"bf16": 989e12, "fp8": 1979e12}, bandwidth=3.35e12, memory=80e9),
     "h200": Gpu("H200 SXM", {"bf16": 989e12, "fp8": 1979e12}, bandwidth=4.8e12, memory=141e9),
+    "a100": Gpu("A100 SXM", {"bf16": 312e12}, bandwidth=2.04e12, memory=80e9),
 }
-DEFAULT_GPU = "h100"
+#: Assumed where it is not known which GPU a job gets, so that its time limit is long enough for any of these.
+SLOWEST_GPU = "a100"
 
 
 @dataclass(frozen=True)
 class SizeClass:
     """What is assumed of models with at most `parameters` parameters.
 
-    utilisation: share of the peak that forward and backward reach, by compute. Small matrices fill a GPU badly, and
-        FP8 has less work for its casts: 512-wide products gain next to nothing from a peak that is twice as high.
+    products: share of the bf16 peak that the projections reach, since small matrices fill a GPU badly.
     gpus: for one run, before the batch limits it.
     """
 
     parameters: float
-    utilisation: Mapping[str, float]
+    products: float
     gpus: int
 
 
 SIZE_CLASSES = (
-    SizeClass(80e6, {"bf16": 0.20, "fp8": 0.12}, gpus=1),
-    SizeClass(200e6, {"bf16": 0.27, "fp8": 0.17}, gpus=1),
-    SizeClass(500e6, {"bf16": 0.33, "fp8": 0.24}, gpus=4),
-    SizeClass(float("inf"), {"bf16": 0.40, "fp8": 0.32}, gpus=8),
+    SizeClass(80e6, products=0.45, gpus=1),
+    SizeClass(200e6, products=0.55, gpus=1),
+    SizeClass(500e6, products=0.62, gpus=4),
+    SizeClass(float("inf"), products=0.65, gpus=8),
 )
+
+#: Share of the bf16 peak that the head and the attention reach; attention is counted in full, and causal kernels skip
+#: half of it.
+HEAD_SHARE = 0.6
+ATTENTION_SHARE = 0.43
+#: What of a product's share of the bf16 peak is left of the FP8 peak, which is twice as high: 1.5 times the speed.
+FP8_SHARE = 0.75
+#: Share of the memory bandwidth that elementwise work reaches.
+BANDWIDTH_SHARE = 0.85
+
+#: Bytes that the elementwise operations of a layer, forward and backward, read and write for each position: for each
+#: hidden and each intermediate unit (norms, rotary embedding, residuals; SwiGLU). Counted, as what follows, operation
+#: by operation, without compilation (tests/unit/test_plan_count.py).
+LAYER_BYTES_PER_HIDDEN = 410.0
+LAYER_BYTES_PER_INTERMEDIATE = 28.0
+#: Of the loss: for each logit, and for each weight of the head and chunk of positions, whose gradients are added up.
+LOSS_BYTES_PER_LOGIT = 54.0
+LOSS_BYTES_PER_HEAD_WEIGHT = 10.0
+#: Of casting one value to FP8, by backend. Transformer Engine, from its kernels: 2 read, 1 and its transpose written,
+#: and query, key and value, gate and up each cast the input that they share.
+CAST_BYTES: Mapping[str, float] = {"transformer_engine": 5.0, "native": 54.0, "emulated": 68.0}
+#: Backend that is assumed for `fp8_backend: auto`: it takes longer than Transformer Engine.
+AUTO_BACKEND = "native"
 
 #: Several GPUs: what remains of each one's speed beside the sum of gradients.
 DATA_PARALLEL_EFFICIENCY = 0.93

@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mpadam.plan.assumptions import (
-    DEFAULT_GPU,
     GPUS,
     GROWTH_PER_ATTEMPT,
     HEAD_ROOM,
     RUNTIME_ROUND_MINUTES,
+    SLOWEST_GPU,
     START_UP_SECONDS,
     VOCABULARY,
+    Gpu,
 )
 from mpadam.plan.cost import Shape, Work, cpu_step_seconds, gpu_bytes, gpu_step_seconds, work
 from mpadam.plan.jobs import Training, trials
@@ -31,17 +32,23 @@ from mpadam.study.grid import RunKey, TuningKey
 class CostModel:
     """vocab_size: None means the configured one, or the paper's where a tokenizer folder has not been looked at.
 
+    gpu: a key of `assumptions.GPUS`; None: what `cluster.gpu_model` says.
     observed: speed of finished runs by model and regime; it replaces the assumptions about them.
     """
 
     config: StudyConfig
     vocab_size: int | None = None
-    gpu: str = DEFAULT_GPU
+    gpu: str | None = None
     observed: Mapping[Cell, Observed] = field(default_factory=dict)
 
     @property
     def on_cpu(self) -> bool:
         return self.config.training.device == "cpu"
+
+    @property
+    def hardware(self) -> Gpu:
+        """The GPU that is planned for."""
+        return GPUS[self.gpu or known_gpu(self.config) or SLOWEST_GPU]
 
     def shape(self, model: str) -> Shape:
         vocab_size = self.vocab_size or self.config.tokenizer.vocab_size or VOCABULARY
@@ -79,7 +86,7 @@ class CostModel:
         if self.on_cpu:
             return cpu_step_seconds(shape, regime, training)
         name = self.config.optimizer_name(key.optimizer)
-        return gpu_step_seconds(shape, regime, name, training, gpu=GPUS[self.gpu], gpus=self.devices(key.model))
+        return gpu_step_seconds(shape, regime, name, training, gpu=self.hardware, gpus=self.devices(key.model))
 
     def seconds(self, training: Training) -> float:
         """Seconds of a run or trial from its first step to its last, validations included."""
@@ -104,6 +111,12 @@ class CostModel:
         shared = training.trial is not None and self.config.tuning.trials_per_job == "all"
         together = len(_trials_of(self.config, training.key)) if shared else 1
         return START_UP_SECONDS[self.config.training.device] / together
+
+
+def known_gpu(config: StudyConfig) -> str | None:
+    """The key of `GPUS` that the site's name for a GPU holds (`h100`, `nvidia_a100-sxm4-80gb`), if any."""
+    named = (config.cluster.gpu_model or "").lower()
+    return next((name for name in GPUS if name in named), None)
 
 
 def gpus(config: StudyConfig, model: str) -> int:

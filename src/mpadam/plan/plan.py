@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from mpadam.plan.amounts import Amount, CellCost, amount, cells, further_note, notes
-from mpadam.plan.assumptions import DEFAULT_GPU, GPUS
 from mpadam.plan.jobs import Training, runs, trials, trials_for
 from mpadam.plan.model import CostModel
 from mpadam.plan.needs import BudgetNeed, DataNeed, budget_needs, data_need, read_manifest, shortages
@@ -53,11 +52,11 @@ class Plan:
         return content
 
 
-def make_plan(config: StudyConfig, results: Path = Path("results"), *, gpu: str = DEFAULT_GPU) -> Plan:
+def make_plan(config: StudyConfig, results: Path = Path("results"), *, gpu: str | None = None) -> Plan:
     """Plan a study.
 
     results: folder that holds the study's folder; finished runs in it replace assumptions, and are not done again.
-    gpu: a key of `assumptions.GPUS`.
+    gpu: a key of `assumptions.GPUS`; None: what `cluster.gpu_model` says.
     """
     paths = StudyPaths(config.study, results)
     manifest = read_manifest(config, paths)
@@ -71,7 +70,7 @@ def make_plan(config: StudyConfig, results: Path = Path("results"), *, gpu: str 
     short = shortages(config, budgets, supplied)
     return Plan(
         study=config.study,
-        device="CPU" if model.on_cpu else GPUS[gpu].title,
+        device="CPU" if model.on_cpu else model.hardware.title,
         grids=_grids(model),
         total=amount(model, "in all", everything),
         remaining=amount(model, "still to do", [training for training in everything if training not in done]),

@@ -67,7 +67,7 @@ def _cell(cell: CellCost) -> Row:
     if cell.runs:
         source = f"measured: {count(cell.runs, 'finished run')}"
     else:
-        source = "assumed" if cell.utilisation is None else f"assumed: {cell.utilisation:.0%} of peak"
+        source = "assumed" if cell.utilisation is None else f"assumed: {cell.utilisation:.0%} of bf16 peak"
     return (
         cell.model,
         cell.regime,
