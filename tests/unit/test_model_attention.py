@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 from transformers import modeling_flash_attention_utils as flash
@@ -30,6 +31,7 @@ def flash_attn_func(
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    *,
     dropout_p: float = 0.0,
     softmax_scale: float | None = None,
     causal: bool = False,
@@ -40,7 +42,7 @@ def flash_attn_func(
     """FlashAttention's function, (B, L, heads, size) in and out, by torch's own."""
     assert causal
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=softmax_scale).transpose(1, 2)
+    return scaled_dot_product_attention(q, k, v, is_causal=True, scale=softmax_scale).transpose(1, 2)
 
 
 def packed(*_: Any, **__: Any) -> Tensor:

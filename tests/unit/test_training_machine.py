@@ -29,7 +29,7 @@ def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = reduced
 
 
-def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, deterministic=False):
+def flash_attn_func(q, k, v, *, dropout_p=0.0, softmax_scale=None, causal=False, deterministic=False):
     """Has the parameters of FlashAttention 2.8 that Transformers looks for."""
 
 

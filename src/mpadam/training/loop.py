@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -107,7 +107,7 @@ def _steps(session: Session, stop: Stopper, records: Records) -> Ended:
         meter.start()
         rates = set_rates(session, step)
         gradients = backward(session, step)
-        unseen.append(gradients)
+        unseen.append(replace(gradients, tensors=[]))  # whose memory would be kept until the next look
         if is_checked(session, step) and (diverged := look(session, unseen, updates=step - 1)):
             return diverged
         probed = is_probed(session.run, step) and probed_update(session, gradients, meter)

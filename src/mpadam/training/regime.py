@@ -11,6 +11,7 @@ from mpadam.model.fp8.control import fp8_state_dict, load_fp8_state_dict
 from mpadam.model.fp8.convert import convert_to_fp8
 from mpadam.model.fp8.recipe import Fp8Recipe
 from mpadam.model.liger import apply_liger
+from mpadam.model.widths import fill_up_mlps
 from mpadam.numerics import Fp8Blocks
 from mpadam.numerics.base import Format
 from mpadam.optim.groups import Row, listing
@@ -52,6 +53,8 @@ def compute_model(spec: RunSpec, ranks: Ranks = ALONE) -> LlamaForCausalLM:
             group=ranks.group,
             products=spec.training.bf16_products,
         )
+    elif spec.training.device != "cpu":
+        fill_up_mlps(model)
     return apply_liger(model) if spec.model.liger else model
 
 
