@@ -15,7 +15,7 @@ import warnings
 
 #: of processors, matrix libraries and compilers: each can change the last bits of a run, or what is compiled
 ARITHMETIC = (
-    *("AOT_INDUCTOR_", "CUBLAS_", "CUBLASLT_", "DNNL_", "LIGER_", "MKL_", "NPY_", "NVTE_"),
+    *("AOT_INDUCTOR_", "CUBLAS_", "CUBLASLT_", "DNNL_", "FLASH_ATTENTION_", "LIGER_", "MKL_", "NPY_", "NVTE_"),
     *("NVIDIA_TF32_OVERRIDE", "OMP_DYNAMIC", "OMP_SCHEDULE", "OMP_THREAD_LIMIT", "ONEDNN_", "OPENBLAS_"),
     *("TORCH_ALLOW_TF32", "TORCH_BLAS_", "TORCH_COMPILE_", "TORCH_DYNAMO_", "TORCH_FORCE_", "TORCH_LINALG_"),
     *("TORCHDYNAMO_", "TORCHINDUCTOR_", "TRITON_"),

@@ -1,6 +1,7 @@
 """One update: gradients of the global batch however it is split (T2, O9), clipping, and what is not finite (O10)."""
 
 import math
+import weakref
 
 import pytest
 import torch
@@ -345,6 +346,20 @@ def test_o10_checking_rarely_still_tells_step_and_last_finite_loss(tmp_path, dat
     assert summary["target_tokens"] == metrics_of(healthy)[5]["target_tokens"]
     assert summary["val_loss"] is None
     assert [line["step"] for line in metrics_of(sick)] == [1]
+
+
+def test_i18_gradients_are_not_kept_until_they_are_looked_at(tmp_path, data, monkeypatch):
+    """A thousand updates between two looks would otherwise need the memory of a thousand gradients."""
+    folder, good, seen = rarely_checked(tmp_path / "run", data, 1000), loop.update, []
+
+    def watch(session, gradients):
+        seen.append(weakref.ref(gradients))
+        assert all(gone() is None for gone in seen[:-2])
+        good(session, gradients)
+
+    monkeypatch.setattr(loop, "update", watch)
+    assert train(folder) == 0
+    assert len(seen) == 12
 
 
 def test_o10_nothing_that_is_not_finite_is_saved_for_a_later_attempt(tmp_path, data, monkeypatch):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaRotaryEmbedding
 
+from mpadam.model.attention import attend_to_whole_rows
 from mpadam.study.spec import ModelSpec
 from mpadam.training.streams import stream_seed
 
@@ -58,6 +59,7 @@ def build_model(
         module = model.get_submodule(name.rpartition(".")[0])
         value = initial_value(name, parameter.shape, seed=seed).to(device=device, dtype=dtype)
         setattr(module, name.rpartition(".")[2], nn.Parameter(value))
+    attend_to_whole_rows(model)
     return model.train()
 
 

@@ -78,7 +78,8 @@ class _HeadLoss(torch.autograd.Function):
         for chunk in chunks:
             nll, gradient, counted = _nll(hidden[chunk] @ weight.T, targets[chunk])
             total += nll.sum(dtype=torch.float64)
-            gradient.scatter_add_(1, targets[chunk].where(counted, 0)[:, None], torch.full_like(nll, -1.0)[:, None])
+            # One place in each row, so nothing to sort: torch would, in its deterministic mode, for a tensor of -1s.
+            gradient.scatter_(1, targets[chunk].where(counted, 0)[:, None], -1.0, reduce="add")
             gradient *= (counted * scale)[:, None]
             rounded = gradient.to(weight.dtype)
             torch.mm(rounded, weight, out=grad_hidden[chunk])

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from mpadam.data import Batch
 from mpadam.model.fp8.control import fp8_enabled
 from mpadam.model.loss import token_nll
+from mpadam.training.feed import to_tensors
 from mpadam.training.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
@@ -54,8 +54,3 @@ def evaluate(
     if tokens == 0:
         raise ValueError("the validation set has no target tokens: give data.validation_tokens above 0, and text")
     return Validation(loss=ranks.sum_(total).item() / tokens, tokens=tokens)
-
-
-def to_tensors(batch: Batch, device: torch.device | str) -> tuple[Tensor, Tensor]:
-    """Input and labels of a batch, int64 (B, L), on the device."""
-    return torch.from_numpy(batch.input_ids).to(device), torch.from_numpy(batch.labels).to(device)

@@ -7,8 +7,8 @@
     OUT/run.json                                                    its summary: where every number comes from
 
 The weights are the compute copies, in the dtype of the run's forward pass: what masters in FP8 or NVFP4 decode to.
-Evaluated by the run's own attention they give its validation loss to the last bit, by another to 1e-4 in bf16; a run
-that was evaluated in FP8 (`fp8_eval`) gives its bf16 loss.
+Evaluated by the run's own attention and kernels they give its validation loss to the last bit, by others to 1e-4 in
+bf16; a run that was evaluated in FP8 (`fp8_eval`) gives its bf16 loss.
 """
 
 from __future__ import annotations

@@ -25,7 +25,6 @@ from mpadam.probes.descent import number
 from mpadam.probes.flushed import flushed_by_next_step
 from mpadam.probes.survey import survey
 from mpadam.study.spec import RunFile
-from mpadam.training.evaluation import to_tensors
 from mpadam.training.gradients import settle_
 
 if TYPE_CHECKING:
@@ -79,12 +78,11 @@ def _looked_update(
 def loss_now(session: Session, step: int) -> float:
     """Mean loss of global batch `step` with the weights as they are now; see the module for its precision."""
     spec, ranks = session.spec.training, session.ranks
-    batch = session.batches.batch(step - 1, ranks.rows(spec.global_batch_size))  # which counts from 0
+    batch = session.feed.read(step)
     (target_tokens,) = ranks.total(batch.target_tokens)
-    input_ids, labels = to_tensors(batch, spec.device)
     total = torch.zeros((), dtype=torch.float64, device=spec.device)
     with fp8_enabled(session.model, True), bf16_products(spec.bf16_products):
-        for start in range(0, len(input_ids), spec.micro_batch_size):
+        for start in range(0, len(batch.input_ids), spec.micro_batch_size):
             rows = slice(start, start + spec.micro_batch_size)
-            total += token_nll(session.model, input_ids[rows], labels[rows]).sum(dtype=torch.float64)
+            total += token_nll(session.model, batch.input_ids[rows], batch.labels[rows]).sum(dtype=torch.float64)
     return ranks.as_leading_(ranks.sum_(total)).item() / max(1, target_tokens)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -25,7 +25,7 @@ from mpadam.model.products import bf16_products
 from mpadam.probes.flushed import holds_nvfp4
 from mpadam.study.spec import TrainingSpec
 from mpadam.training import checkpoint as checkpoints
-from mpadam.training.evaluation import evaluate, to_tensors
+from mpadam.training.evaluation import evaluate
 from mpadam.training.gradients import global_norm, settle_, sum_over_ranks_
 from mpadam.training.looks import counted_update, flushed_share, is_probed, probed_update
 from mpadam.training.progress import Meter
@@ -107,7 +107,7 @@ def _steps(session: Session, stop: Stopper, records: Records) -> Ended:
         meter.start()
         rates = set_rates(session, step)
         gradients = backward(session, step)
-        unseen.append(gradients)
+        unseen.append(replace(gradients, tensors=[]))  # whose memory would be kept until the next look
         if is_checked(session, step) and (diverged := look(session, unseen, updates=step - 1)):
             return diverged
         probed = is_probed(session.run, step) and probed_update(session, gradients, meter)
@@ -185,22 +185,23 @@ def backward(session: Session, step: int) -> Gradients:
     """Gradients of the mean loss over the target tokens of global batch `step`: this rank's rows micro-batch by
     micro-batch, then summed over all ranks."""
     spec, device, ranks = session.spec.training, session.spec.training.device, session.ranks
-    batch = session.batches.batch(step - 1, ranks.rows(spec.global_batch_size))  # which counts from 0
+    batch = session.feed.take(step)
     positions, target_tokens = ranks.total(batch.positions, batch.target_tokens)
-    input_ids, labels = to_tensors(batch, device)
     scale = 1.0 / max(1, target_tokens)
     session.optimizer.zero_grad(set_to_none=True)
     total = torch.zeros((), dtype=torch.float64, device=device)
     counted = is_logged(spec, step)
     with fp8_step(session.model, count_flushed=counted) as flushed, bf16_products(spec.bf16_products):
-        for start in range(0, len(input_ids), spec.micro_batch_size):
+        for start in range(0, len(batch.input_ids), spec.micro_batch_size):
             rows = slice(start, start + spec.micro_batch_size)
-            loss, nll = loss_sum(session.model, input_ids[rows], labels[rows], scale=scale)
+            loss, nll = loss_sum(session.model, batch.input_ids[rows], batch.labels[rows], scale=scale)
             loss.backward()
             total += nll
     tensors = [p.grad for p in session.model.parameters() if p.grad is not None]
     sum_over_ranks_(tensors, ranks)
     values = torch.stack([ranks.sum_(total) * scale, global_norm(tensors).double()])
+    if step < spec.steps:
+        session.feed.prepare(step + 1)  # before the host waits for a GPU, if it does
     return Gradients(step, ranks.as_leading_(values), tensors, positions, target_tokens, flushed.share)
 
 

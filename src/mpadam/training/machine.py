@@ -14,6 +14,11 @@ from mpadam.study.numerics_version import numerics_version
 from mpadam.study.spec import RunSpec
 from mpadam.training.streams import stream_seed
 
+#: variables by which a GPU's libraries compute deterministically; `environment.json` names those that are set
+DETERMINISM = {
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # cuBLAS needs a fixed workspace
+    "FLASH_ATTENTION_DETERMINISTIC": "1",  # Transformers reads it at each call, for FlashAttention's backward pass
+}
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _KEEP_BYTES = 2**30
 
@@ -27,7 +32,7 @@ def configure(spec: RunSpec) -> None:
 
     _check(spec)
     if spec.training.device == "cuda":
-        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # cuBLAS is deterministic only with a fixed workspace
+        os.environ.update(DETERMINISM)
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.set_num_threads(spec.training.threads)
     torch.use_deterministic_algorithms(True)

@@ -19,6 +19,7 @@ from mpadam.atomic import write_json
 from mpadam.inherited import INSTRUCTIONS
 from mpadam.source import PACKAGE, origin
 from mpadam.training.folder import RunFolder, read_json
+from mpadam.training.machine import DETERMINISM
 
 PACKAGES = ("mpadam", "torch", "transformers", "tokenizers", "numpy", "safetensors", "triton", "transformer-engine",
             "flash-attn", "liger-kernel")  # fmt: skip
@@ -61,6 +62,7 @@ def environment(device: str, *, source: Path = PACKAGE) -> dict[str, Any]:
         "host": socket.gethostname(),
         "cpu": _cpu(),
         "cpu_instructions": {name: os.environ[name] for name in INSTRUCTIONS if name in os.environ},
+        "determinism": {name: os.environ[name] for name in DETERMINISM if name in os.environ},
         "cpus": os.cpu_count(),
         "device": _device(device),
         "slurm": {name: os.environ[name] for name in SLURM_FIELDS if name in os.environ},

@@ -10,6 +10,8 @@ from mpadam.model.build import COMPUTE_DTYPES, build_model
 from mpadam.model.fp8.control import fp8_state_dict, load_fp8_state_dict
 from mpadam.model.fp8.convert import convert_to_fp8
 from mpadam.model.fp8.recipe import Fp8Recipe
+from mpadam.model.liger import apply_liger
+from mpadam.model.widths import fill_up_mlps
 from mpadam.numerics import Fp8Blocks
 from mpadam.numerics.base import Format
 from mpadam.optim.groups import Row, listing
@@ -35,23 +37,25 @@ def weight_format(regime: RegimeConfig) -> str | Format:
 
 
 def compute_model(spec: RunSpec, ranks: Ranks = ALONE) -> LlamaForCausalLM:
-    """The model of a run at its initial weights, its projections in FP8 where the regime computes in it.
+    """The model of a run at its initial weights, its projections in FP8 where the regime computes in it,
+    its kernels Liger's where `run.yaml` says so.
 
     ranks: those that train it; they share FP8's scales.
     """
     dtype = COMPUTE_DTYPES[spec.regime.compute]
     model = build_model(spec.model, seed=spec.seed, dtype=dtype, device=spec.training.device)
-    if spec.regime.compute != "fp8":
-        return model
-    assert spec.training.fp8_backend is not None
-    recipe = Fp8Recipe(amax_history=spec.regime.amax_history, margin=spec.regime.margin)
-    return convert_to_fp8(
-        model,
-        backend=spec.training.fp8_backend,
-        recipe=recipe,
-        group=ranks.group,
-        products=spec.training.bf16_products,
-    )
+    if spec.regime.compute == "fp8":
+        assert spec.training.fp8_backend is not None
+        convert_to_fp8(
+            model,
+            backend=spec.training.fp8_backend,
+            recipe=Fp8Recipe(amax_history=spec.regime.amax_history, margin=spec.regime.margin),
+            group=ranks.group,
+            products=spec.training.bf16_products,
+        )
+    elif spec.training.device != "cpu":
+        fill_up_mlps(model)
+    return apply_liger(model) if spec.model.liger else model
 
 
 def model_state(model: LlamaForCausalLM) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +20,7 @@ from mpadam.optim.schedules import factor
 from mpadam.study.spec import BranchSchedule, DataSpec, RunFile, RunSpec, TrainingSpec
 from mpadam.training import checkpoint as checkpoints
 from mpadam.training.checkpoint import Checkpoint, OtherVersionError, Progress
+from mpadam.training.feed import Feed
 from mpadam.training.folder import RefusedError, RunFolder, data_of
 from mpadam.training.gradients import accumulate_in_float32
 from mpadam.training.metrics import holds
@@ -51,6 +53,12 @@ class Session:
     @property
     def spec(self) -> RunSpec:
         return self.run.spec
+
+    @cached_property
+    def feed(self) -> Feed:
+        """The batches of this rank."""
+        training = self.spec.training
+        return Feed(self.batches, self.ranks.rows(training.global_batch_size), training.device)
 
 
 @dataclass(frozen=True)
