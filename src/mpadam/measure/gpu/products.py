@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -111,22 +112,24 @@ def _operands(shape: tuple[int, int], setting: Setting) -> Results:
     return draw(rows, k).bfloat16(), (draw(n, k) * 0.02).bfloat16(), (draw(rows, n) * 1e-5).bfloat16()
 
 
-def layer(backend: str, weight: Tensor) -> nn.ModuleDict:
+def layer(backend: str, weight: Tensor) -> nn.Sequential:
     """A model of one projection."""
-    model = nn.ModuleDict({"up_proj": nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")})
-    model["up_proj"].weight = nn.Parameter(weight.clone())
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+    linear.weight = nn.Parameter(weight.clone())
+    model = nn.Sequential(OrderedDict(up_proj=linear))
     return model if backend == "bf16" else convert_to_fp8(model, backend=backend)
 
 
-def one_pass(model: nn.ModuleDict, x: Tensor, dy: Tensor) -> Results:
+def one_pass(model: nn.Sequential, x: Tensor, dy: Tensor) -> Results:
     """Output, input gradient and weight gradient of a forward and backward pass."""
-    linear: Any = model["up_proj"]
-    x.grad = linear.weight.grad = None
+    (weight,) = model.parameters()
+    x.grad = weight.grad = None
     with fp8_step(model):
-        y = linear(x)
+        y = model(x)
         y.backward(dy)
     assert x.grad is not None
-    return y.detach(), x.grad, linear.weight.grad
+    assert weight.grad is not None
+    return y.detach(), x.grad, weight.grad
 
 
 def sqnr(result: Tensor, reference: Tensor) -> float:
@@ -136,7 +139,7 @@ def sqnr(result: Tensor, reference: Tensor) -> float:
     return 10 * math.log10(signal / noise) if noise and signal else (-math.inf if noise else math.inf)
 
 
-def milliseconds(step: Any, setting: Setting) -> float:
+def milliseconds(step: Callable[[], object], setting: Setting) -> float:
     """Of one call, on average."""
     wait = torch.cuda.synchronize if setting.device == "cuda" else lambda: None
     wait()
@@ -177,15 +180,15 @@ def load_and_go_on(backend: str, setting: Setting, file: Path) -> str:
 
 
 def _awkward(setting: Setting) -> tuple[int, int]:
-    """The shape that fills blocks of 16 least."""
+    """The shape whose output is filled up with the most columns."""
     return max((shape for _, _, shape in shapes(setting)), key=lambda shape: -shape[1] % 16)
 
 
-def _going_on(model: nn.ModuleDict, operands: Results) -> str:
+def _going_on(model: nn.Sequential, operands: Results) -> str:
     return digest([_moving_pass(model, operands, t) for t in (WARM_UP, WARM_UP + 1)] + [fp8_state_dict(model)])
 
 
-def _moving_pass(model: nn.ModuleDict, operands: Results, t: int) -> Results:
+def _moving_pass(model: nn.Sequential, operands: Results, t: int) -> Results:
     """A pass whose magnitudes differ from those of the others, so that scales move."""
     return one_pass(model, (operands[0] * 1.7**t).detach().requires_grad_(), operands[2] * 0.6**t)
 
