@@ -61,8 +61,8 @@ def _differences(compiled: LowPrecisionOptimizer, eager: LowPrecisionOptimizer) 
             counts[kind] += int((ulps != 0).sum())
             most[kind] = max(most[kind], int(ulps.max()) if ulps.numel() else 0)
     values: dict[str, str | float] = {}
-    for kind in counts:
-        values |= {f"{kind} that differ": counts[kind], f"{kind}, largest ulp": most[kind]}
+    for kind, number in counts.items():
+        values |= {f"{kind} that differ": number, f"{kind}, largest ulp": most[kind]}
     return values, most["weights"]
 
 

@@ -58,9 +58,7 @@ def compare(size: str, kind: str, setting: Setting) -> list[Row]:
     return [Row(f"{size}, {kind}", values, "; ".join(faults))]
 
 
-def _planned(
-    config: StudyConfig, size: str, gpu: str, regime: str, changes: Mapping[str, Any]
-) -> tuple[float, float]:
+def _planned(config: StudyConfig, size: str, gpu: str, regime: str, changes: Mapping[str, Any]) -> tuple[float, float]:
     """Seconds of a step and bytes at its peak on one GPU."""
     shape = Shape(config.models[size], 32_000, config.data.sequence_length)
     training, name = config.training.model_copy(update=changes), parse_optimizer_name("m-plus-adam")
