@@ -29,7 +29,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +94,7 @@ def shown(part: str, rows: list[Row]) -> list[Row]:
 def write(out: Path, about: dict[str, Any], found: dict[str, list[Row]]) -> None:
     """All that was found so far, as JSON and as Markdown."""
     out.mkdir(parents=True, exist_ok=True)
-    parts = {name: [asdict(row) for row in rows] for name, rows in found.items()}
+    parts = {name: [row.as_json() for row in rows] for name, rows in found.items()}
     write_json(out / "gpu_check.json", {"about": about, "parts": parts})
     write_text(out / "gpu_check.md", page(about, found))
 

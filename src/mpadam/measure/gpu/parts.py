@@ -5,6 +5,7 @@ A case that cannot be tried on this machine says why; one that fails is a fault 
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -71,6 +72,11 @@ class Row:
     fault: str = ""
     absent: str = ""
 
+    def as_json(self) -> dict[str, Any]:
+        """Plain data; JSON has neither NaN nor infinity, so such a number is its name."""
+        values = {key: value if _has_json(value) else str(value) for key, value in self.values.items()}
+        return {**vars(self), "values": values}
+
 
 @dataclass(frozen=True)
 class Case:
@@ -78,6 +84,10 @@ class Case:
 
     name: str
     rows: Callable[[], list[Row]]
+
+
+def _has_json(value: Any) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def tried(case: Case) -> list[Row]:
