@@ -7,8 +7,9 @@
 | part       | what it settles                                                                                      |
 |------------|------------------------------------------------------------------------------------------------------|
 | libraries  | versions of packages, driver and NVIDIA's libraries, and that none of the latter is loaded twice     |
-| products   | casts are the CPU's; native FP8 and Transformer Engine against the emulation (and each other) on each |
-|            | projection of the four LLaMA sizes, output and gradients; saved state goes on with equal bits        |
+| casts      | casts to FP8 are the CPU's; a layer's saved state, loaded by another process, goes on with equal bits |
+| products   | native FP8 and Transformer Engine against the emulation and each other, on each projection of the    |
+|            | four LLaMA sizes: output, both gradients, and times                                                  |
 | bits       | 60m for 30 steps, trained twice, and killed and resumed at 15: equal bits in bf16, native FP8,       |
 |            | Transformer Engine and FlashAttention; Liger close to eager                                          |
 | regimes    | a training in each regime (masters x compute) learns                                                 |
@@ -40,7 +41,8 @@ from mpadam.optim.names import MASTERS
 
 PARTS: dict[str, Callable[[Setting], Iterator[Case]]] = {
     "libraries": libraries.cases,
-    "products": products.cases,
+    "casts": products.cast_cases,
+    "products": products.product_cases,
     "bits": runs.bits_cases,
     "regimes": runs.regime_cases,
     "optimizers": optimizers.cases,

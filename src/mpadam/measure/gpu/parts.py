@@ -22,7 +22,7 @@ SECONDS = 300.0
 ENDING_SECONDS = 10.0
 
 _PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["mpadam.training.run", "mpadam.training.loop", "mpadam.measure.gpu.products"])
+_PROCESSES.set_forkserver_preload(["mpadam.measure.gpu.preloaded"])
 
 
 class NotHereError(Exception):
@@ -162,10 +162,10 @@ def page(about: Mapping[str, Any], parts: Mapping[str, Sequence[Row]]) -> str:
     """All that was found, as Markdown."""
     faults = [f"- {title}: {row.case}: {row.fault}" for title, rows in parts.items() for row in rows if row.fault]
     lines = ["# GPU check", "", ", ".join(f"{key} {value}" for key, value in about.items()) + ".", ""]
-    lines += [f"{len(faults)} faults:", "", *faults] if faults else ["No faults."]
+    lines += ["Faults:", "", *faults] if faults else ["No faults."]
     for title, rows in parts.items():
         lines += ["", f"## {title}", "", *_table([row for row in rows if not row.absent])]
-        lines += [f"Not here: {', '.join(cases)}: {why}" for why, cases in _absent(rows).items()]
+        lines += [f"- not here: {'; '.join(cases)} ({why})" for why, cases in _absent(rows).items()]
     return "\n".join(lines) + "\n"
 
 
@@ -181,7 +181,9 @@ def _table(rows: Sequence[Row]) -> list[str]:
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 and math.isfinite(value) else f"{value:.4g}"
 
 
 def _absent(rows: Iterable[Row]) -> dict[str, list[str]]:

@@ -33,13 +33,17 @@ COMPARED = {"native": ("emulated",), "transformer_engine": ("emulated", "native"
 Results = tuple[Tensor, Tensor, Tensor]
 
 
-def cases(setting: Setting) -> Iterator[Case]:
-    """Casts, each backend on each shape, and saved state."""
-    yield Case("casts", partial(apart, check_casts, setting.device))
+def product_cases(setting: Setting) -> Iterator[Case]:
+    """Each backend on each shape."""
     for size, projection, shape in shapes(setting):
         for backend in COMPARED:
             name = f"{size} {projection}, {backend}"
             yield Case(name, partial(apart, compare, name, backend, shape, setting))
+
+
+def cast_cases(setting: Setting) -> Iterator[Case]:
+    """Casts, and the saved state of each backend."""
+    yield Case("casts", partial(apart, check_casts, setting.device))
     for backend in COMPARED:
         yield Case(f"saved state, {backend}", partial(check_state, backend, setting))
 
