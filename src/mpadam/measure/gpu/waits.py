@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from mpadam.measure.gpu.parts import Case, Row, Setting, apart, need
+from mpadam.measure.gpu.parts import Case, NotHereError, Row, Setting, apart
 from mpadam.measure.gpu.runs import KINDS, forget, need_for, write_run
 from mpadam.study.spec import read_run_file
 from mpadam.training.folder import RunFolder
@@ -33,7 +33,8 @@ def cases(setting: Setting) -> Iterator[Case]:
 
 def count(setting: Setting, name: str, changes: Mapping[str, Any]) -> list[Row]:
     """Synchronisations of a step that is not logged."""
-    need(device="cuda")
+    if setting.device == "cpu":
+        raise NotHereError("a CPU has nothing to wait for, and this check runs on one")
     folder = write_run(setting, f"{name}, waits", steps=_STEPS, log_every=_STEPS, **changes)
     places = apart(count_here, folder)
     forget(folder)
