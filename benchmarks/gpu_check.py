@@ -38,6 +38,7 @@ from mpadam.measure.gpu import libraries, optimizers, products, rates, runs, wai
 from mpadam.measure.gpu.parts import Case, Row, Setting, page, tried
 from mpadam.model.sizes import PAPER_SIZES, LlamaSize
 from mpadam.optim.names import MASTERS
+from mpadam.study.load import load_study
 
 PARTS: dict[str, Callable[[Setting], Iterator[Case]]] = {
     "libraries": libraries.cases,
@@ -67,7 +68,7 @@ def main(argv: list[str] | None = None) -> int:
     started, found = time.perf_counter(), {}
     with tempfile.TemporaryDirectory(prefix="mpadam-gpu-check-") as folder:
         amounts = SMALL if args.small else FULL
-        setting = Setting(**amounts, configuration=CONFIGURATION, folder=Path(folder))
+        setting = Setting(**amounts, config=load_study([CONFIGURATION]), folder=Path(folder))
         for name in args.parts:
             found[name] = [row for case in PARTS[name](setting) for row in shown(name, tried(case))]
             about = {"sizes": "small" if args.small else "full", "device": setting.device}

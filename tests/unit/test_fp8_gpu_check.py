@@ -20,9 +20,10 @@ from mpadam.model.fp8.products import PRODUCTS, Product
 from mpadam.model.sizes import PAPER_SIZES
 from mpadam.optim.names import MASTERS
 from mpadam.plan.assumptions import HEAD_ROOM
+from mpadam.study.load import load_study
+from tests.unit.transformer_engine_stand_in import Record, stand_ins
 
-ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "benchmarks" / "gpu_check.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu_check.py"
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def gpu_check() -> ModuleType:
 
 @pytest.fixture
 def small(gpu_check: ModuleType, tmp_path: Path) -> Setting:
-    return Setting(**gpu_check.SMALL, configuration=ROOT / "config.yaml", folder=tmp_path)
+    return Setting(**gpu_check.SMALL, config=load_study([gpu_check.CONFIGURATION]), folder=tmp_path)
 
 
 def absent(rows: list[dict]) -> dict[str, str]:
@@ -137,6 +138,22 @@ def test_a_wrong_product_is_noticed(small: Setting, monkeypatch: pytest.MonkeyPa
     assert row.fault.startswith("output at 14.0 dB")  # a fifth is -14 dB
 
 
+def test_transformer_engine_computes_in_its_regions_and_loads_its_state(
+    small: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against stand-ins, which refuse a call outside an autocast region and pickled state."""
+    for name, module in stand_ins(Record()).items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(products, "_need_backend", lambda *_: None)
+    rows = products.compare("awkward down", "transformer_engine", (53, 32), small)
+    assert [row.values["against"] for row in rows] == ["emulated", "native"]
+    assert all(20 < row.values["output, dB"] < 60 and not row.fault for row in rows)
+    monkeypatch.setattr(products, "apart", lambda work, *args: work(*args))
+    assert products.check_state("transformer_engine", small)[0].fault == ""
+    monkeypatch.setattr(products, "load_fp8_state_dict", lambda *_: None)
+    assert products.check_state("transformer_engine", small)[0].fault != ""
+
+
 def test_other_bits_are_noticed(small: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second training with another loss, a third with other weights that began anew."""
     records = [{"step": step, "loss": 6.0 - step} for step in (1, 2, 3)]
@@ -200,11 +217,11 @@ def test_differing_steps_are_counted(small: Setting, masters: str) -> None:
 def test_a_training_is_held_against_the_plan(
     small: Setting, monkeypatch: pytest.MonkeyPatch, slower: float, peak: float, fault: str
 ) -> None:
-    setting = replace(small, device="cuda", sizes=PAPER_SIZES)
+    setting = replace(small, device="cuda", sizes=PAPER_SIZES, vocabulary=32_000)
     positions = 512 * 256
-    config = rates.load_study([ROOT / "config.yaml"])
     amounts = {"global_batch_size": 512, "micro_batch_size": 256}
-    seconds, _ = rates._planned(config, "60m", "h100", "bf16-bf16", amounts)
+    shape = rates.Shape(small.config.models["60m"], 32_000, 256)
+    seconds, _ = rates._planned(small.config, shape, "h100", "bf16-bf16", amounts)
     found = {"gpu": "NVIDIA H100 80GB HBM3", "target_tokens": rates.STEPS * positions, "peak_bytes": peak,
              "tokens_per_s": positions / seconds / slower}  # fmt: skip
     monkeypatch.setattr(rates, "write_run", lambda *_, **__: small.folder / "run")

@@ -16,6 +16,7 @@ from typing import Any
 
 from mpadam.model.capabilities import require
 from mpadam.model.sizes import LlamaSize
+from mpadam.study.config import StudyConfig
 
 SECONDS = 300.0
 """A process that takes longer is ended."""
@@ -41,13 +42,13 @@ class KilledError(FailedError):
 class Setting:
     """How much is checked, and where.
 
-    configuration: of the study whose regimes and rates are used. folder: for data and runs.
+    config: the study whose regimes and protocol are used. folder: for data and runs.
     sizes: of products, plan and training; trained: the one that is trained.
     batch, micro_batch: sequences. positions: rows of a product. values: of M+Adam.
     """
 
     device: str
-    configuration: Path
+    config: StudyConfig
     folder: Path
     sizes: Mapping[str, LlamaSize]
     trained: str

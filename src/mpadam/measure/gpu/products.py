@@ -88,7 +88,10 @@ def compare(name: str, backend: str, shape: tuple[int, int], setting: Setting) -
     for other in others:
         ratios = {k: sqnr(a, b) for k, a, b in zip(FLOORS, results[backend], results[other], strict=True)}
         fault = "; ".join(f"{key} at {ratio:.1f} dB" for key, ratio in ratios.items() if not ratio > FLOORS[key])
-        values = {"against": other, "tokens x in x out": f"{setting.positions} x {shape[0]} x {shape[1]}"}
+        values: dict[str, Any] = {
+            "against": other,
+            "tokens x in x out": f"{setting.positions} x {shape[0]} x {shape[1]}",
+        }
         values |= {f"{key}, dB": round(ratio, 1) for key, ratio in ratios.items()}
         values |= {"ms": times[backend], "ms of the other": times[other], "ms in bf16": times["bf16"]}
         rows.append(Row(name, values, fault))

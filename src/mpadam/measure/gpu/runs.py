@@ -27,7 +27,6 @@ from mpadam.model.capabilities import COMPUTE
 from mpadam.optim.names import MASTERS
 from mpadam.study.auto import auto_here
 from mpadam.study.grid import RunKey
-from mpadam.study.load import load_study
 from mpadam.study.spec import read_run_file, resolve, run_request, write_run_file
 from mpadam.study.text import DataConfig, TokenizerConfig
 from mpadam.training.folder import RunFolder
@@ -186,8 +185,8 @@ def write_run(
 
     training: fields of the section `training` that differ from the setting's.
     """
-    config, data = load_study([setting.configuration]), _data(setting)
-    request = run_request(config, RunKey(next(iter(config.models)), 1, regime, "m-plus-adam", 0))
+    data, size = _data(setting), setting.sizes[model or setting.trained]
+    request = run_request(setting.config, RunKey(next(iter(setting.config.models)), 1, regime, "m-plus-adam", 0))
     fields = {
         "global_batch_size": setting.batch,
         "micro_batch_size": setting.micro_batch,
@@ -202,7 +201,7 @@ def write_run(
     if setting.device == "cpu" and fields.get("fp8_backend") == "transformer_engine":
         need(device="cpu", backend="transformer_engine")  # such a run cannot even be written
     steps = fields.pop("steps", setting.steps)
-    request["model"] = {**vars(setting.sizes[model or setting.trained]), "steps_1x": steps}
+    request["model"] = {**vars(size), "steps_1x": steps}
     request["training"] |= fields
     request["data"] = _data_fields(setting) | {"epochs": 10**6}
     request["evaluation"] |= {"every": None, "batch_size": fields["micro_batch_size"]}
