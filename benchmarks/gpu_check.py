@@ -74,8 +74,14 @@ def main(argv: list[str] | None = None) -> int:
             about = {"sizes": "small" if args.small else "full", "device": setting.device}
             write(args.out, {**about, "seconds": round(time.perf_counter() - started)}, found)
     print((args.out / "gpu_check.md").read_text(encoding="utf-8"), end="")
+    return int(not succeeded(found))
+
+
+def succeeded(found: dict[str, list[Row]]) -> bool:
+    """No fault, and something was tried; a list of packages is no trial."""
     rows = [row for part in found.values() for row in part]
-    return int(any(row.fault for row in rows) or all(row.absent for row in rows))
+    tried_here = [not row.absent for name, part in found.items() if name != "libraries" for row in part]
+    return not any(row.fault for row in rows) and (any(tried_here) or not tried_here)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -76,7 +76,7 @@ def test_the_page_of_a_small_run_says_what_is_not_here_and_why(small_run: Path) 
 
 
 def test_nothing_tried_is_no_success(gpu_check: ModuleType, tmp_path: Path) -> None:
-    assert gpu_check.main(["--small", "--parts", "waits", "--out", str(tmp_path)]) == 1
+    assert gpu_check.main(["--small", "--parts", "libraries", "waits", "--out", str(tmp_path)]) == 1
 
 
 def test_all_shapes_of_the_paper_are_in_the_full_run(gpu_check: ModuleType, small: Setting) -> None:
