@@ -12,10 +12,10 @@
 |            | four LLaMA sizes: output, both gradients, and times                                                  |
 | bits       | 60m for 30 steps, trained twice, and killed and resumed at 15: equal bits in bf16, native FP8,       |
 |            | Transformer Engine and FlashAttention; Liger close to eager                                          |
-| regimes    | a training in each regime (masters x compute) learns                                                 |
-| optimizers | compiled against eager steps in units in the last place, and GB/s, for each storage format           |
-| plan       | tokens/s and peak memory of the four sizes against `mpadam plan`                                     |
 | waits      | host synchronisations within a step                                                                  |
+| plan       | tokens/s and peak memory of the four sizes against `mpadam plan`                                     |
+| optimizers | compiled against eager steps in units in the last place, and GB/s, for each storage format           |
+| regimes    | a training in each regime (masters x compute) learns                                                 |
 
 Each case has a process of its own: one that fails, hangs or crashes ends no other. A case that cannot be tried here is
 listed as "not here" with the reason. Both files are written after each part. Exit code 1 if there is a fault: another
@@ -45,10 +45,10 @@ PARTS: dict[str, Callable[[Setting], Iterator[Case]]] = {
     "casts": products.cast_cases,
     "products": products.product_cases,
     "bits": runs.bits_cases,
-    "regimes": runs.regime_cases,
-    "optimizers": optimizers.cases,
-    "plan": rates.cases,
     "waits": waits.cases,
+    "plan": rates.cases,
+    "optimizers": optimizers.cases,
+    "regimes": runs.regime_cases,
 }
 FULL: dict[str, Any] = {
     "device": "cuda", "sizes": PAPER_SIZES, "trained": "60m", "vocabulary": 32_000, "sequence_length": 256, "steps": 30,

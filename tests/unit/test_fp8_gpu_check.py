@@ -58,7 +58,7 @@ def test_a_small_run_tries_all_that_needs_no_gpu(gpu_check: ModuleType, small_ru
     tried = {name: [row["case"] for row in rows if not row["absent"]] for name, rows in parts.items()}
     assert tried["casts"] == ["casts to e4m3", "casts to e5m2", "saved state, native"]
     assert len(tried["products"]) == 6
-    assert tried["bits"] == ["bf16", "native FP8", "native FP8, FP8 masters"]
+    assert tried["bits"] == ["bf16", "native FP8"]
     assert tried["regimes"] == [f"{masters}-{compute}" for masters in MASTERS for compute in ("bf16", "fp8")]
     assert tried["plan"] == tried["waits"] == []
     assert set(absent(parts["bits"])) == {"Transformer Engine", "FlashAttention", "Liger"}
@@ -70,7 +70,7 @@ def test_a_small_run_tries_all_that_needs_no_gpu(gpu_check: ModuleType, small_ru
 def test_the_page_of_a_small_run_says_what_is_not_here_and_why(small_run: Path) -> None:
     text = (small_run / "gpu_check.md").read_text()
     assert "No faults." in text
-    assert "- not here: bf16; native FP8; native FP8, FP8 masters; Transformer Engine; FlashAttention; Liger (" in text
+    assert "- not here: bf16; native FP8; Transformer Engine; FlashAttention; Liger (" in text
     assert "- not here: FlashAttention (attention = 'flash_attention_2' needs a CUDA device" in text
     assert f"| torch | {torch.__version__} | good |" in text
 
