@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from mpadam.measure.subjects import GRADIENT, WEIGHT, Subject
 from mpadam.model.sizes import LlamaSize
+from mpadam.optim.base import LowPrecisionOptimizer
 from mpadam.optim.memory import parameter_bytes
 from mpadam.optim.registry import build_optimizer
 
@@ -58,16 +59,16 @@ class PaperSet:
         """Parameters."""
         return self.size.parameters() - 2 * (32000 - self.vocabulary) * self.size.hidden_size
 
-    def ours(self, name: str, masters: str, *, compile: bool) -> Subject:
-        """An optimizer of ours, compiled or eager; states as wide as the weights."""
-        model = self.model()
+    def optimizer(self, name: str, masters: str, *, compile: bool) -> LowPrecisionOptimizer:
+        """An optimizer of ours over the parameters, compiled or eager; states as wide as the weights."""
         state_dtype = "fp32" if masters == "fp32" else "bf16"
-        optimizer = build_optimizer(model, name, {}, masters=masters, state_dtype=state_dtype, compile=compile)
+        return build_optimizer(self.model(), name, {}, masters=masters, state_dtype=state_dtype, compile=compile)
+
+    def ours(self, name: str, masters: str, *, compile: bool) -> Subject:
+        """The step of such an optimizer."""
+        optimizer = self.optimizer(name, masters, compile=compile)
         label = name if compile else f"{name}, eager"
-        kept = [parameter_bytes(optimizer, p) for p in model.parameters()]
-        # Weight, copy and states are written and all but the copy read; the gradient is only read.
-        moved = sum(2 * b.weight + b.compute_copy + b.gradient + 2 * b.states for b in kept)
-        self.bytes[label, masters] = int(moved)
+        self.bytes[label, masters] = step_bytes(optimizer)
         return Subject(label, masters, optimizer.step)
 
     def rival(self, label: str, build: Callable[[list[nn.Parameter]], Any]) -> Subject:
@@ -76,6 +77,13 @@ class PaperSet:
         optimizer = build(parameters)
         self.bytes[label, "bf16"] = 0
         return Subject(label, "bf16", optimizer.step)
+
+
+def step_bytes(optimizer: LowPrecisionOptimizer) -> int:
+    """Bytes that a step has to move."""
+    kept = [parameter_bytes(optimizer, p) for group in optimizer.param_groups for p in group["params"]]
+    # Weight, copy and states are written and all but the copy read; the gradient is only read.
+    return int(sum(2 * b.weight + b.compute_copy + b.gradient + 2 * b.states for b in kept))
 
 
 def moved_bytes(name: str, masters: str, weights: PaperSet) -> int | None:

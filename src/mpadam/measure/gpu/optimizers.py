@@ -1,0 +1,90 @@
+"""Compiled optimizer steps against eager ones, in units in the last place, and the bytes a second that they move."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from mpadam.compiler import compile_problem
+from mpadam.measure.gpu.parts import Case, NotHereError, Row, Setting, apart, need
+from mpadam.measure.paper_set import PaperSet, step_bytes
+from mpadam.measure.step_time import time_subjects
+from mpadam.measure.subjects import Subject
+from mpadam.optim.base import LowPrecisionOptimizer
+
+STEPS = 3
+MOST_ULPS = 1
+"""Of a stored weight, between a compiled and an eager step. On a CPU there is no difference."""
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32}
+
+
+def cases(setting: Setting) -> Iterator[Case]:
+    """M+Adam with weights kept in each way."""
+    for masters in setting.masters:
+        yield Case(f"m-plus-adam, {masters}", partial(apart, compare, masters, setting))
+
+
+def compare(masters: str, setting: Setting) -> list[Row]:
+    """Some steps of a compiled and an eager optimizer from the same weights, then the time of one."""
+    need(device=setting.device)
+    if problem := compile_problem(setting.device):
+        raise NotHereError(problem)
+    weights = PaperSet(setting.sizes[setting.trained], setting.vocabulary, setting.device)
+    compiled, eager = (weights.optimizer("m-plus-adam", masters, compile=on) for on in (True, False))
+    for _ in range(STEPS):
+        compiled.step()
+        eager.step()
+    values, largest = _differences(compiled, eager)
+    subjects = [Subject(name, masters, of.step) for name, of in (("compiled", compiled), ("eager", eager))]
+    fast, slow = time_subjects(subjects, warmup=1, rounds=setting.repeats, steps=1, device=setting.device)
+    rate = step_bytes(compiled) / statistics.median(fast.samples) / 1e9
+    values |= {"compiled ms": 1e3 * fast.median, "eager ms": 1e3 * slow.median, "compiled GB/s": rate}
+    fault = f"weights are up to {largest} ulp from those of eager steps" if largest > MOST_ULPS else ""
+    return [Row(f"m-plus-adam, {masters}", values, fault)]
+
+
+def _differences(compiled: LowPrecisionOptimizer, eager: LowPrecisionOptimizer) -> tuple[dict[str, str | float], int]:
+    """Of weights and of states: how many numbers differ, and by how many ulps at most; the latter of weights."""
+    counts, most = {"weights": 0, "states": 0}, {"weights": 0, "states": 0}
+    for p, q in zip(_parameters(compiled), _parameters(eager), strict=True):
+        stored = compiled.store_of(p).tensors.keys()
+        pairs = [("weights", "", p.detach(), q.detach())]
+        for name, tensor in compiled.state[p].items():
+            if isinstance(tensor, Tensor) and tensor.element_size() in _INTEGERS:
+                pairs.append(("weights" if name in stored else "states", name, tensor, eager.state[q][name]))
+        for kind, name, a, b in pairs:
+            ulps = distance(a, b, nibbles=name == "weight.codes" and a.numel() < p.numel())
+            counts[kind] += int((ulps != 0).sum())
+            most[kind] = max(most[kind], int(ulps.max()) if ulps.numel() else 0)
+    values: dict[str, str | float] = {}
+    for kind, number in counts.items():
+        values |= {f"{kind} that differ": number, f"{kind}, largest ulp": most[kind]}
+    return values, most["weights"]
+
+
+def _parameters(optimizer: LowPrecisionOptimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def distance(a: Tensor, b: Tensor, *, nibbles: bool = False) -> Tensor:
+    """Units in the last place between the numbers of two tensors: floating-point numbers, or codes of any such format.
+
+    nibbles: two codes in each byte.
+    """
+    if nibbles:
+        low, high = (_in_order(a & 15, 4) - _in_order(b & 15, 4), _in_order(a >> 4, 4) - _in_order(b >> 4, 4))
+        return torch.stack([low, high]).abs()
+    bits = 8 * a.element_size()
+    integers = _INTEGERS[a.element_size()]
+    return (_in_order(a.contiguous().view(integers), bits) - _in_order(b.contiguous().view(integers), bits)).abs()
+
+
+def _in_order(codes: Tensor, bits: int) -> Tensor:
+    """Sign and magnitude of `bits` bits as integers that grow with the number."""
+    wide = codes.to(torch.int64)
+    magnitude = wide & (2 ** (bits - 1) - 1)
+    return torch.where((wide & 2 ** (bits - 1)) != 0, -magnitude, magnitude)
