@@ -286,7 +286,11 @@ def _tuning_notes(collected: Collected) -> tuple[str, ...]:
     transfer = collected.config.tuning.transfer
     for axis, takers in (("model", transfer.models), ("regime", transfer.regimes), ("optimizer", transfer.optimizers)):
         used = set(collected.runs[axis])
-        shown = {name: source for name, source in sorted(takers.items()) if name in used and not name.startswith(f"{source}@")}
+        shown = {
+            name: source
+            for name, source in sorted(takers.items())
+            if name in used and not name.startswith(f"{source}@")
+        }
         for source in dict.fromkeys(shown.values()):
             names = [name for name in shown if shown[name] == source]
             verb = "takes" if len(names) == 1 else "take"
