@@ -20,7 +20,7 @@ from mpadam.study.spec import ModelSpec
 #: Their time is that of their arithmetic.
 PRODUCTS = ("mm", "bmm", "addmm", "_scaled_mm", "_scaled_dot_product")
 #: They touch what is named of their first operand, which is little.
-INDEXED = ("gather", "scatter_add", "embedding")
+INDEXED = ("gather", "scatter", "embedding")
 SEQUENCES, LENGTH = 8, 64
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from mpadam.cli import main
 from mpadam.processor import native_bf16_products
@@ -85,3 +87,18 @@ def test_a_run_chosen_by_its_hash_trains_to_the_same_losses(route: Bf16Products,
     assert after == pytest.approx(before, rel=0.03)
     if chosen["status"] == "completed":
         assert trained["val_loss"] == pytest.approx(chosen["val_loss"], rel=0.01)
+
+
+def test_readme_says_what_half_as_many_updates_chose_for_adamw() -> None:
+    """What is written by hand next to the results that `mpadam.analysis.claims.sentences` writes."""
+    rates = {
+        path.parents[1].name: yaml.safe_load(path.read_text())["values"]["lr"]
+        for path in STUDY.glob("tuning/400k/*/adamw/selected.yaml")
+    }
+    (bf16, (other,)) = rates.pop("bf16-bf16"), set(rates.values())
+    runs = STUDY.glob("runs/400k/1x/bf16-bf16/adamw/seed*/summary.json")
+    ends = sorted(math.exp(json.loads(path.read_text())["val_loss"]) for path in runs)
+    assert (len(rates), len(ends)) == (3, 6)
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert f"choose a rate of {bf16} in `bf16-bf16` and of {other} in the other three regimes that were tuned." in text
+    assert f"Its six runs in `bf16-bf16` end at perplexities of {ends[0]:.1f} to {ends[-1]:.1f}," in text
