@@ -74,10 +74,23 @@ def stand_ins(record: Record) -> dict[str, ModuleType]:
         def set_extra_state(self, state: Tensor) -> None:
             raise RuntimeError(f"Refusing to load pickled Transformer Engine extra state for {type(self).__name__}.")
 
+    names = ("transformer_engine", "transformer_engine.pytorch", "transformer_engine.common",
+             "transformer_engine.common.recipe")  # fmt: skip
+    modules = {name: ModuleType(name) for name in names}
+    vars(modules["transformer_engine.pytorch"]).update(Linear=Linear, autocast=autocast_class(record, DelayedScaling))
+    vars(modules["transformer_engine.common.recipe"]).update(
+        DelayedScaling=DelayedScaling, Format=SimpleNamespace(HYBRID="hybrid", E4M3="e4m3")
+    )
+    return modules
+
+
+def autocast_class(record: Record, recipe_class: type) -> type:
+    """The context manager that opens a region."""
+
     class autocast:  # noqa: N801 (its name there)
-        def __init__(self, *, enabled: bool, recipe: DelayedScaling, amax_reduction_group: object) -> None:
+        def __init__(self, *, enabled: bool, recipe: object, amax_reduction_group: object) -> None:
             assert enabled
-            assert isinstance(recipe, DelayedScaling)
+            assert isinstance(recipe, recipe_class)
             self.region = {"recipe": recipe, "group": amax_reduction_group, "called": set()}
 
         def __enter__(self) -> None:
@@ -90,11 +103,4 @@ def stand_ins(record: Record) -> dict[str, ModuleType]:
             if torch.is_grad_enabled():
                 record.advances += 1
 
-    names = ("transformer_engine", "transformer_engine.pytorch", "transformer_engine.common",
-             "transformer_engine.common.recipe")  # fmt: skip
-    modules = {name: ModuleType(name) for name in names}
-    vars(modules["transformer_engine.pytorch"]).update(Linear=Linear, autocast=autocast)
-    vars(modules["transformer_engine.common.recipe"]).update(
-        DelayedScaling=DelayedScaling, Format=SimpleNamespace(HYBRID="hybrid", E4M3="e4m3")
-    )
-    return modules
+    return autocast
