@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import runpy
 import subprocess
 import sys
 from dataclasses import replace
@@ -24,6 +25,14 @@ from mpadam.optim.groups import parameter_groups
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SMALL = PaperSet(replace(PAPER_SIZES["60m"], layers=1), vocabulary=16)
+
+
+def script(name: str, *words: str, monkeypatch: pytest.MonkeyPatch) -> object:
+    """Run a benchmark in this process, which has imported torch already; its exit code."""
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *words])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(BENCHMARKS / f"{name}.py"), run_name="__main__")
+    return ended.value.code
 
 
 def test_the_paper_set_is_the_paper_s() -> None:
@@ -116,17 +125,14 @@ def test_a_process_that_fails_is_shown_with_what_it_said() -> None:
     ("words", "says"),
     [(["--points", "1"], "two or more"), (["--rounds", "0"], "whole number from 1"), (["--what"], "at least one")],
 )
-def test_wrong_arguments_of_growth_are_refused_before_anything_runs(words: list[str], says: str) -> None:
-    ended = subprocess.run(
-        [sys.executable, BENCHMARKS / "growth.py", *words], capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 2
-    assert says in ended.stderr
+def test_wrong_arguments_of_growth_are_refused_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], says: str
+) -> None:
+    assert script("growth", *words, monkeypatch=monkeypatch) == 2
+    assert says in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["startup", "memory", "training_step", "optimizer_step", "growth", "products"])
-def test_help_has_an_example(name: str) -> None:
-    told = subprocess.run(
-        [sys.executable, BENCHMARKS / f"{name}.py", "--help"], capture_output=True, text=True, check=True
-    )
-    assert f"python benchmarks/{name}.py" in told.stdout
+def test_help_has_an_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    assert script(name, "--help", monkeypatch=monkeypatch) == 0
+    assert f"python benchmarks/{name}.py" in capsys.readouterr().out

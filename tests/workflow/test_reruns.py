@@ -48,8 +48,9 @@ def test_s8_harmless_edits_run_nothing(toy: Toy, name: str) -> None:
         arguments = ["--software-deployment-method", "apptainer"]
     else:
         HARMLESS[name](toy)
-    assert trainings(toy.planned(*arguments)) == {}
-    assert set(toy.planned(*arguments)) <= {"study"} | FOLLOWS
+    planned = toy.planned(*arguments)
+    assert trainings(planned) == {}
+    assert set(planned) <= {"study"} | FOLLOWS
 
 
 def test_s8_checkpoint_interval_retrains_nothing_that_cannot_be_answered_at_once(toy: Toy) -> None:
