@@ -51,7 +51,7 @@ reproduce: env
 	@echo "Open $(CURDIR)/results/smoke/index.html"
 
 test: dev
-	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 lint: dev
 	$(BIN)/ruff check .
