@@ -29,7 +29,7 @@ def _require(holds: bool, options: Any, name: str, remedy: str) -> None:
 
 @dataclass(frozen=True)
 class MatrixFitting:
-    """Figures 3 and 5: fit a matrix W stored in bf16 to a target W*, by full gradients of |W - W*|^2 / 2.
+    """Figures 3 and 5: fit a matrix W, stored in bf16, to a target T by full gradients of |W - T|² / 2.
 
     Rates are constant and nothing decays. The paper gives neither sizes nor targets, so all of this is our reading.
     Magnitudes are log-uniform and signs random, so that the error of a weight relative to its target, whose root mean
@@ -41,21 +41,24 @@ class MatrixFitting:
 
     size: Annotated[
         int,
-        Field(description="Number of rows, and of columns, of W."),
+        Field(description="Number of rows, and of columns, of W; at least 1."),
     ] = 16
     steps: Annotated[
         int,
-        Field(description="Number of updates. The final error is the geometric mean over the last tenth of them."),
+        Field(
+            description="Number of updates, at least 1. The final error is the geometric mean over the last tenth "
+            "of them."
+        ),
     ] = 300
     seeds: Annotated[
         int,
-        Field(description="Number of random matrices whose errors are reported."),
+        Field(description="Number of random matrices whose errors are reported; at least 1."),
     ] = 5
     tuning_seeds: Annotated[
         int,
         Field(
-            description="Number of further random matrices, on which the rates are chosen: by the geometric mean of "
-            "the final error, per task for AdamW and Madam alone, over all tasks for the others."
+            description="Number of further random matrices, at least 1, on which the rates are chosen: by the "
+            "geometric mean of the final error, per task for AdamW and Madam alone, over all tasks for the others."
         ),
     ] = 3
     ordinary: Annotated[
@@ -199,26 +202,28 @@ class Capabilities(Reference):
     limit: Annotated[
         int,
         Field(
-            description="Number of updates after which the measurement gives up on a weight that has not left "
-            "zero, changed its sign, or grown to half of `weight`."
+            description="Number of updates, at least 1, after which the measurement gives up on a weight that has "
+            "not left zero, changed its sign, or grown to half of `weight`."
         ),
     ] = 600
     updates: Annotated[
         int,
-        Field(description="Number of equal updates after which a weight that has not moved counts as lost."),
+        Field(
+            description="Number of equal updates, at least 1, after which a weight that has not moved counts as lost."
+        ),
     ] = 64
     copies: Annotated[
         int,
         Field(
-            description="Number of copies of each weight under stochastic rounding, of which half must have moved "
-            "after `updates`."
+            description="Number of copies, at least 1, of each weight under stochastic rounding, of which half must "
+            "have moved after `updates`."
         ),
     ] = 64
     magnitudes: Annotated[
         Range,
         Field(
             description="Smallest and largest |w| between which the magnitude is searched where weights begin to be "
-            "lost."
+            "lost. The smaller default is 2^-20."
         ),
     ] = (2.0**-20, 4.0)
 
@@ -300,7 +305,7 @@ class Dataflow:
     ] = "emulated"
     micro_batches: Annotated[
         int,
-        Field(description="Number of micro-batches per update."),
+        Field(description="Number of micro-batches per update; at least 1."),
     ] = 1
 
     def __post_init__(self) -> None:

@@ -59,13 +59,13 @@ class StepTime:
     rounds: Annotated[
         int,
         Field(
-            description="Number of samples of each optimizer. All are visited once per round, in turn, so that a "
-            "slow spell of the machine affects all alike."
+            description="Number of samples of each optimizer; at least 1. All are visited once per round, in turn, "
+            "so that a slow spell of the machine affects all alike."
         ),
     ] = 9
     steps: Annotated[
         int,
-        Field(description="Steps per sample; the sample is their mean."),
+        Field(description="Steps per sample, at least 1; the sample is their mean."),
     ] = 2
     compile: Annotated[
         bool,
@@ -85,7 +85,7 @@ class StepTime:
     ] = "cpu"
     threads: Annotated[
         int,
-        Field(description="CPU threads of the measurement."),
+        Field(description="CPU threads of the measurement; at least 1."),
     ] = 1
 
     def __post_init__(self) -> None:

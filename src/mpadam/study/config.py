@@ -22,7 +22,7 @@ from mpadam.study.text import DataConfig, TokenizerConfig
 
 
 class ModelConfig(Section):
-    """The shape of one LLaMA (paper.md section 4), and the length of training that budget 1 means for it.
+    """The shape of one LLaMA, and the length of training that budget 1 means for it.
 
     Exactly one of `steps_1x` and `tokens_per_parameter` is given.
     """
@@ -39,7 +39,7 @@ class ModelConfig(Section):
     heads: PositiveInt = Field(description="Number of attention heads per layer, each of `hidden_size / heads` units.")
     micro_batch_size: PositiveInt | None = Field(
         None,
-        description="Sequences per forward pass on one device for this model. null means "
+        description="Sequences per forward pass on one device for this model. `null` means "
         "`training.micro_batch_size`; give a smaller number for a model that would not fit into the memory otherwise.",
     )
     steps_1x: PositiveInt | None = Field(
@@ -147,11 +147,11 @@ class OptimizerConfig(Section):
     optimizer: str | None = Field(
         None,
         description="Composed name of the optimizer: rule, form and write-back, for example "
-        "`m-plus-adam-relative-sr`. null means that the name of the entry says it, up to any `@`.",
+        "`m-plus-adam-relative-sr`. `null` means that the name of the entry says it, up to any `@`.",
     )
     values: dict[str, float | None] = Field(
         default_factory=dict,
-        description="Fixed hyper-parameters by name, for example `lr: 8e-5`. null is a value of "
+        description="Fixed hyper-parameters by name, for example `lr: 8e-5`. `null` is a value of "
         "`max_relative_step` alone, whose bound it switches off.",
     )
     search: dict[str, list[float]] = Field(
@@ -162,7 +162,7 @@ class OptimizerConfig(Section):
     )
     warmup: Fraction | None = Field(
         None,
-        description="Share of the updates, from 0 to 1, over which both rates warm up; null means what the "
+        description="Share of the updates, from 0 to 1, over which both rates warm up; `null` means what the "
         "schedules say. It is meant for ablations of the warm-up.",
     )
 
@@ -181,7 +181,7 @@ class OptimizerConfig(Section):
 
 
 class ScheduleConfig(Section):
-    """A learning rate over time: linear warm-up, then decay to `min_ratio` of the peak (paper.md section 2)."""
+    """A learning rate over time: a linear warm-up, then decay to `min_ratio` of the peak."""
 
     kind: Literal["linear", "cosine", "logcosine", "constant"] = Field(
         description="Shape of the decay after the warm-up. `logcosine` is a cosine on a logarithmic time axis; "
@@ -214,15 +214,16 @@ class TrainingConfig(Section):
     clip_norm: Annotated[float, Field(gt=0)] | None = Field(
         1.0,
         description="Largest global L2 norm of the gradient: a larger gradient is scaled down to it before the "
-        "update. null does not clip.",
+        "update. `null` does not clip.",
     )
     schedule: ScheduleConfig = Field(
-        ScheduleConfig(kind="linear"), description="Schedule of the additive rate, `lr` of AdamW and M+Adam."
+        ScheduleConfig(kind="linear"),
+        description="Schedule of the additive rate, `lr` of AdamW and M+Adam. The default has `kind: linear`.",
     )
     schedule_mult: ScheduleConfig | None = Field(
         ScheduleConfig(kind="logcosine"),
-        description="Schedule of the multiplicative rate, `lr_mult` of M+Adam and `lr` of Madam. null means that it "
-        "follows `schedule`.",
+        description="Schedule of the multiplicative rate, `lr_mult` of M+Adam and `lr` of Madam. The default has "
+        "`kind: logcosine`; `null` means that it follows `schedule`.",
     )
     gradient_dtype: Literal["bf16", "fp32"] = Field(
         "bf16",
@@ -279,7 +280,7 @@ class TrainingConfig(Section):
     probe_every: PositiveInt | None = Field(
         None,
         description="Updates between two probes, which record how many weights an update changes, its descent and "
-        "stale moments (docs/diagnostics.md). null never probes. Probes change no number of a run.",
+        "stale moments (docs/diagnostics.md). `null` never probes. Probes change no number of a run.",
     )
 
     @model_validator(mode="after")
@@ -296,7 +297,7 @@ class EvaluationConfig(Section):
     """Validation of a run. Its tokens are `data.validation_tokens`."""
 
     every: PositiveInt | None = Field(
-        None, description="Updates between two validations; null validates only after the last update."
+        None, description="Updates between two validations; `null` validates only after the last update."
     )
     batch_size: PositiveInt = Field(
         256,
@@ -383,7 +384,7 @@ class WandbConfig(Section):
     )
     project: str = Field("mpadam", description="Project that the runs appear in.")
     entity: str | None = Field(
-        None, description="User or team that owns the project; null means the default of the account."
+        None, description="User or team that owns the project; `null` means the default of the account."
     )
 
 
@@ -392,8 +393,8 @@ class ContainerConfig(Section):
 
     image: PathText | None = Field(
         None,
-        description="Path of an image file, or an address such as `docker://...`; null runs jobs in the environment "
-        "that runs Snakemake.",
+        description="Path of an image file, or an address such as `docker://...`; `null` runs jobs in the "
+        "environment that runs Snakemake.",
     )
     binds: list[PathText] = Field(
         default_factory=list,
@@ -403,24 +404,24 @@ class ContainerConfig(Section):
 
 
 class ClusterConfig(Section):
-    """What a site decides about Slurm jobs (profiles/slurm/cluster.yaml). A null passes no such option to sbatch."""
+    """What a site decides about Slurm jobs (profiles/slurm/cluster.yaml). `null` passes no such option to sbatch."""
 
     account: str | None = Field(None, description="Account that jobs are charged to: `-A` of sbatch.")
     partition: str | None = Field(None, description="Partition of jobs: `-p` of sbatch.")
     gpu_partition: str | None = Field(
-        None, description="Partition of jobs that use GPUs; null means `partition` for them too."
+        None, description="Partition of jobs that use GPUs; `null` means `partition` for them too."
     )
     gpu_model: str | None = Field(
         "h100",
         description="Name of the GPU as Slurm knows it, as in `--gpus=h100:1`; time limits are estimated for it. "
-        "null asks for any GPU, with the time limits of an A100.",
+        "`null` asks for any GPU, with the time limits of an A100.",
     )
     constraint: str | None = Field(None, description="Node features that jobs with GPUs require: `-C` of sbatch.")
     qos: str | None = Field(None, description="Quality of service: `--qos` of sbatch.")
     max_hours: Annotated[float, Field(gt=0)] | None = Field(
         None,
         description="Longest time limit that the partition accepts, in hours. A training that needs longer stops in "
-        "time and continues in its next attempt. null sets no limit.",
+        "time and continues in its next attempt. `null` sets no limit.",
     )
     sbatch: str | None = Field(None, description="Further options of sbatch, for example `--mail-type=FAIL`.")
 
@@ -437,11 +438,11 @@ class GridConfig(Section):
         description="Target of Snakemake that trains the block: `all`, or only `all_paper`, which trains the others "
         "too.",
     )
-    models: list[str] | None = Field(None, description="Names of models; null means all models.")
-    budgets: list[int] | None = Field(None, description="Budgets; null means all budgets.")
-    regimes: list[str] | None = Field(None, description="Names of regimes; null means all regimes.")
-    optimizers: list[str] | None = Field(None, description="Names of optimizer entries; null means all of them.")
-    seeds: list[int] | None = Field(None, description="Seeds; null means all seeds.")
+    models: list[str] | None = Field(None, description="Names of models; `null` means all models.")
+    budgets: list[int] | None = Field(None, description="Budgets; `null` means all budgets.")
+    regimes: list[str] | None = Field(None, description="Names of regimes; `null` means all regimes.")
+    optimizers: list[str] | None = Field(None, description="Names of optimizer entries; `null` means all of them.")
+    seeds: list[int] | None = Field(None, description="Seeds; `null` means all seeds.")
     runs_per_job: PositiveInt = Field(
         1,
         description="Runs that one job trains, one after another; larger numbers save the start of a process for "

@@ -29,7 +29,7 @@ _KEYS_OF_SOURCES = {
 
 
 class DataConfig(Section):
-    """The text, and how sequences are cut from it (docs/data.md; paper.md section 4).
+    """The text, and how sequences are cut from it (docs/data.md).
 
     Paths may begin with `~` and contain `${VARIABLE}`; both are replaced where Snakemake runs.
     """
@@ -57,7 +57,7 @@ class DataConfig(Section):
     revision: Commit | None = Field(
         None,
         description="Commit of allenai/c4 on the hub, as 40 hexadecimal digits; needed by, and only valid with, "
-        "`source: c4_hub`. An overlay with another source sets it to null.",
+        "`source: c4_hub`. An overlay with another source sets it to `null`.",
     )
     downloads: PathText = Field(
         "downloads",
@@ -70,13 +70,13 @@ class DataConfig(Section):
     )
     train_shards: PositiveInt | None = Field(
         None,
-        description="Number of training shards of C4 to use, counted from the first. null means as many as the "
+        description="Number of training shards of C4 to use, counted from the first. `null` means as many as the "
         "largest budget needs (`c4_hub`) or all in the folder (`c4_folder`). Another number changes the order of all "
         "the text, so set it in advance for a study that will grow to larger budgets.",
     )
     shard_jobs: bool | None = Field(
         None,
-        description="Whether each shard of text is tokenized by a job of its own instead of one job for all. null "
+        description="Whether each shard of text is tokenized by a job of its own instead of one job for all. `null` "
         "means true for `c4_hub`, which has no other way, and false otherwise; true is for large local folders.",
     )
     sequences: Literal["pack", "truncate_pad"] = Field(
@@ -147,7 +147,7 @@ class TokenizerConfig(Section):
     )
     eos_token: str | None = Field(
         None,
-        description="End-of-text token of a saved tokenizer (`folder`, `hub`), written after each document. null "
+        description="End-of-text token of a saved tokenizer (`folder`, `hub`), written after each document. `null` "
         "means the one that the tokenizer's own files name.",
     )
 
