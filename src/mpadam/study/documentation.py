@@ -55,8 +55,8 @@ def _places(schema: Schema, model: Schema, above: str = "") -> Iterator[tuple[st
 def _model_of(field: Schema) -> str | None:
     """The model of a field, of its elements, or of one of its alternatives."""
     inside = [field, field.get("items"), field.get("additionalProperties"), *field.get("anyOf", [])]
-    found = [part["$ref"].rpartition("/")[2] for part in inside if isinstance(part, dict) and "$ref" in part]
-    return found[0] if found else None
+    found = (part["$ref"].rpartition("/")[2] for part in inside if isinstance(part, dict) and "$ref" in part)
+    return next(found, None)
 
 
 def _defaults(schema: Schema, path: list[str]) -> Schema:
@@ -71,32 +71,31 @@ def _table(model: Schema, headings: dict[str, str], defaults: Schema) -> str:
     """A row for each key of a model; nothing for a model without keys."""
     rows = [_HEAD]
     for key, field in model.get("properties", {}).items():
-        inner = _model_of(field)
-        name = f"[`{key}`](#{_anchor(headings[inner])})" if inner else f"`{key}`"
-        default = "" if inner else f"`{_text(field.get('default', defaults.get(key, {})))}`"
-        required = key in model.get("required", [])
-        cells = (name, _type(field), "required" if required else default, _linked(field["description"]))
+        name, default = f"`{key}`", f"`{_text(field.get('default', defaults.get(key, {})))}`"
+        if inner := _model_of(field):
+            name, default = f"[{name}](#{_anchor(headings[inner])})", ""
+        if key in model.get("required", []):
+            default = "required"
+        cells = (name, _type(field), default, _linked(field["description"]))
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join([*rows, ""]) if len(rows) > 1 else ""
 
 
-def _type(field: Schema) -> str:
+def _type(field: Schema, plural: str = "") -> str:
+    """The type of a field in words, with its range; `plural` is "s" for what a list or mapping holds."""
     if "enum" in field:
         return " or ".join(f"`{_text(value)}`" for value in field["enum"])
     if "anyOf" in field:
-        return " or ".join(map(_type, field["anyOf"]))
-    kind = field.get("type", "section")
+        return " or ".join(_type(part, plural) for part in field["anyOf"])
     if "prefixItems" in field:
-        return f"list of {len(field['prefixItems'])} numbers"
+        return f"list{plural} of {len(field['prefixItems'])} numbers"
+    kind = field.get("type", "section")
     if kind == "array":
-        return f"list of {_plural(_type(field['items']))}"
+        return f"list{plural} of {_type(field['items'], 's')}"
     if kind == "object":
-        return f"mapping of names to {_plural(_type(field['additionalProperties']))}"
-    return _PLAIN.get(kind, kind) + "".join(f" {word} {field[end]}" for end, word in _ENDS.items() if end in field)
-
-
-def _plural(kind: str) -> str:
-    return re.sub("^(integer|number|section|list|mapping)", r"\1s", kind)
+        return f"mapping{plural} of names to {_type(field['additionalProperties'], 's')}"
+    name = _PLAIN.get(kind, kind + plural)
+    return name + "".join(f" {word} {field[end]}" for end, word in _ENDS.items() if end in field)
 
 
 def _text(value: Any) -> str:

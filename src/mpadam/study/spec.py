@@ -55,7 +55,7 @@ class ModelSpec(Section):
 class DataSpec(Section):
     """The data of a run: `fingerprint` covers text, split and tokens, `tokenizer_fingerprint` the tokenizer.
 
-    `validation_half` is the half of the validation set that the run is evaluated on; the rest is as in the configuration.
+    `validation_half` is the half of the validation set that the run is evaluated on.
     """
 
     fingerprint: str
@@ -86,7 +86,7 @@ class BranchSchedule(Section):
 
 
 class TrainingSpec(Section):
-    """The configuration's `training` and `evaluation`, with numbers of updates in place of shares, and without `auto`."""
+    """The configuration's `training` and `evaluation`, in updates instead of shares and with every `auto` resolved."""
 
     steps: int
     global_batch_size: int
@@ -105,8 +105,8 @@ class TrainingSpec(Section):
     check_nonfinite_every: int
     bf16_products: Bf16Products | None = Field(
         None,
-        description="How a CPU multiplies bf16 matrices, as in the configuration; null means torch's own way, as on CUDA "
-        "and in runs from before this field.",
+        description="How a CPU multiplies bf16 matrices, as in the configuration; null means torch's own way, as on "
+        "CUDA and in runs from before this field.",
     )
 
     @model_serializer(mode="wrap")
