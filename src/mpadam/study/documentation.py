@@ -36,10 +36,9 @@ def page() -> str:
         headings[model] = f"{headings[model]}, `{path}`" if model in headings else f"`{path}`"
     parts = [_INTRODUCTION, _table(schema, headings, {})]
     for model, heading in headings.items():
-        first = heading.split("`")[1].removesuffix(".<name>").split(".")
-        definition = schema["$defs"][model]
-        parts.append(f"#{'#' * len(first)} {heading}\n\n{_linked(definition['description'])}\n")
-        parts.append(_table(definition, headings, _defaults(schema, first)))
+        first, definition = heading.split("`")[1].removesuffix(".<name>").split("."), schema["$defs"][model]
+        title = f"#{'#' * len(first)} {heading}\n\n{_linked(definition['description'])}\n"
+        parts += [title, _table(definition, headings, _defaults(schema, first))]
     return "\n".join(filter(None, parts))
 
 
@@ -71,35 +70,34 @@ def _table(model: Schema, headings: dict[str, str], defaults: Schema) -> str:
     """A row for each key of a model; nothing for a model without keys."""
     rows = [_HEAD]
     for key, field in model.get("properties", {}).items():
-        name, default = f"`{key}`", f"`{_text(field.get('default', defaults.get(key, {})))}`"
+        name, default = f"`{key}`", _code(field.get("default", defaults.get(key, {})))
         if inner := _model_of(field):
             name, default = f"[{name}](#{_anchor(headings[inner])})", ""
         if key in model.get("required", []):
             default = "required"
-        cells = (name, _type(field), default, _linked(field["description"]))
-        rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+        cells = (name, _type(field), default, _linked(field["description"]).replace("|", "\\|"))
+        rows.append(f"| {' | '.join(cells)} |")
     return "\n".join([*rows, ""]) if len(rows) > 1 else ""
 
 
 def _type(field: Schema, plural: str = "") -> str:
     """The type of a field in words, with its range; `plural` is "s" for what a list or mapping holds."""
     if "enum" in field:
-        return " or ".join(f"`{_text(value)}`" for value in field["enum"])
+        return " or ".join(map(_code, field["enum"]))
     if "anyOf" in field:
         return " or ".join(_type(part, plural) for part in field["anyOf"])
-    if "prefixItems" in field:
-        return f"list{plural} of {len(field['prefixItems'])} numbers"
     kind = field.get("type", "section")
     if kind == "array":
-        return f"list{plural} of {_type(field['items'], 's')}"
+        pair = len(field.get("prefixItems", []))
+        return f"list{plural} of " + (f"{pair} numbers" if pair else _type(field["items"], "s"))
     if kind == "object":
         return f"mapping{plural} of names to {_type(field['additionalProperties'], 's')}"
-    name = _PLAIN.get(kind, kind + plural)
-    return name + "".join(f" {word} {field[end]}" for end, word in _ENDS.items() if end in field)
+    ends = [f" {word} {field[end]}" for end, word in _ENDS.items() if end in field]
+    return "".join([_PLAIN.get(kind, kind + plural), *ends])
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def _code(value: Any) -> str:
+    return f"`{value if isinstance(value, str) else json.dumps(value)}`"
 
 
 def _linked(text: str) -> str:
