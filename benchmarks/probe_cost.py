@@ -1,4 +1,4 @@
-"""What a look at an update costs, in steps of the same model: the number behind `probe_every` of config.yaml.
+"""What a probe of an update costs, in steps of the same model: the basis of `probe_every` in config.yaml.
 
     OMP_NUM_THREADS=1 python benchmarks/probe_cost.py
     OMP_NUM_THREADS=1 python benchmarks/probe_cost.py --model 512 1376 4 8 --batch 16 --vocabulary 4096 --rounds 5

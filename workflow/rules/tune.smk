@@ -1,4 +1,5 @@
-# Tuning: the same number of trials for every optimizer, on a seed and a half of the validation set of their own.
+# Tuning: the same number of trials for every optimizer. Trials use a seed that no run uses, and are compared on the
+# half of the validation set that no table reports.
 #
 # Inputs:  run.yaml of each trial
 # Outputs: summary.json of each trial; selected.yaml, the rates that the runs use

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from mpadam.optim.names import MASTERS, parse_optimizer_name
 
@@ -33,25 +33,60 @@ Rival = Literal["torch", "torchao", "optimi"]
 
 @dataclass(frozen=True)
 class StepTime:
-    """Time of one optimizer step: `optimizers` x `masters` on bf16 matrices of `shapes`, and others' optimizers beside.
-
-    warmup: steps before the first timing, of each.  rounds: visits to each, in turn, so that a slow spell of the
-    machine hits all alike; a sample is the mean of `steps` steps of one visit.  compile: torch.compile of our step.
-    rivals: whose optimizers stand beside, where they are installed.  threads: of the CPU, on a CPU.
-    """
+    """Time of one optimizer step on bf16 matrices, next to optimizers of other packages (docs/speed.md)."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
-    optimizers: tuple[str, ...] = _OPTIMIZERS
-    masters: tuple[str, ...] = ("fp32", "bf16", "fp8", "nvfp4")
-    shapes: tuple[tuple[int, int], ...] = ((256, 256), (256, 256), (688, 256))
-    warmup: int = 2
-    rounds: int = 9
-    steps: int = 2
-    compile: bool = False
-    rivals: tuple[Rival, ...] = ("torch", "optimi")
-    device: Literal["cpu", "cuda"] = "cpu"
-    threads: int = 1
+    optimizers: Annotated[
+        tuple[str, ...],
+        Field(description="Optimizers by composed name."),
+    ] = _OPTIMIZERS
+    masters: Annotated[
+        tuple[str, ...],
+        Field(
+            description="Masters that each optimizer is timed with, as in `regimes`. Stochastic and Kahan "
+            "write-backs are not timed with fp32."
+        ),
+    ] = ("fp32", "bf16", "fp8", "nvfp4")
+    shapes: Annotated[
+        tuple[tuple[int, int], ...],
+        Field(description="Rows and columns of the matrices that one step updates."),
+    ] = ((256, 256), (256, 256), (688, 256))
+    warmup: Annotated[
+        int,
+        Field(description="Steps of each optimizer before anything is timed."),
+    ] = 2
+    rounds: Annotated[
+        int,
+        Field(
+            description="Number of samples of each optimizer; at least 1. All are visited once per round, in turn, "
+            "so that a slow spell of the machine affects all alike."
+        ),
+    ] = 9
+    steps: Annotated[
+        int,
+        Field(description="Steps per sample, at least 1; the sample is their mean."),
+    ] = 2
+    compile: Annotated[
+        bool,
+        Field(description="Whether the steps of this project's optimizers are compiled with torch.compile."),
+    ] = False
+    rivals: Annotated[
+        tuple[Rival, ...],
+        Field(
+            description="Packages whose optimizers are timed too: torch (fused AdamW), torchao (AdamW with "
+            "stochastic rounding) and optimi (AdamW with Kahan summation). One that is not installed is left out and "
+            "named in the table."
+        ),
+    ] = ("torch", "optimi")
+    device: Annotated[
+        Literal["cpu", "cuda"],
+        Field(description="Device that the matrices are on."),
+    ] = "cpu"
+    threads: Annotated[
+        int,
+        Field(description="CPU threads of the measurement; at least 1."),
+    ] = 1
 
     def __post_init__(self) -> None:
         for name in ("rounds", "steps", "threads"):
@@ -67,21 +102,24 @@ class StepTime:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes a parameter of the paper's `sizes` in bf16, and with the fp32 masters that they are to save."""
+    """Bytes per parameter of weights and optimizer states, in bf16 and with fp32 masters (docs/memory.md)."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
-    sizes: tuple[Literal["60m", "130m", "350m", "1b"], ...] = ("60m", "130m", "350m", "1b")
+    sizes: Annotated[
+        tuple[Literal["60m", "130m", "350m", "1b"], ...],
+        Field(description="Models of the paper that the table has rows for."),
+    ] = ("60m", "130m", "350m", "1b")
 
 
 @dataclass(frozen=True)
 class Measure:
-    """The section `measure` of a study's configuration; what is left out takes its default."""
+    """Settings of the measurements of time and memory, one section each."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
-    step_time: StepTime = StepTime()
-    memory: Memory = Memory()
+    step_time: Annotated[StepTime, Field(description="The table of runtime overhead.")] = StepTime()
+    memory: Annotated[Memory, Field(description="The table of memory.")] = Memory()
 
     def text(self, kind: str) -> str:
         """All options of one measurement as canonical JSON, defaults too: the parameter of its rule."""

@@ -22,16 +22,33 @@ from mpadam.study.text import DataConfig, TokenizerConfig
 
 
 class ModelConfig(Section):
-    """A LLaMA (paper.md section 4). Give `steps_1x` or `tokens_per_parameter`: what budget 1 means."""
+    """The shape of one LLaMA, and the length of training that budget 1 means for it.
 
-    hidden_size: PositiveInt
-    intermediate_size: PositiveInt
-    layers: PositiveInt
-    heads: PositiveInt
-    micro_batch_size: PositiveInt | None = Field(None, description="for this model, in place of training's")
-    steps_1x: PositiveInt | None = None
+    Exactly one of `steps_1x` and `tokens_per_parameter` is given.
+    """
+
+    hidden_size: PositiveInt = Field(
+        description="Width of the residual stream, in units. It must be an even multiple of `heads`, since rotary "
+        "embeddings rotate pairs of units."
+    )
+    intermediate_size: PositiveInt = Field(
+        description="Width of the inner layer of each MLP, in units. Any width works; where it is no multiple of "
+        "the regime's `block_size`, the last block of a row of FP8 weights is shorter and has a scale of its own."
+    )
+    layers: PositiveInt = Field(description="Number of transformer layers.")
+    heads: PositiveInt = Field(description="Number of attention heads per layer, each of `hidden_size / heads` units.")
+    micro_batch_size: PositiveInt | None = Field(
+        None,
+        description="Sequences per forward pass on one device for this model. `null` means "
+        "`training.micro_batch_size`; give a smaller number for a model that would not fit into the memory otherwise.",
+    )
+    steps_1x: PositiveInt | None = Field(
+        None, description="Number of updates at budget 1; budget 4 has four times as many."
+    )
     tokens_per_parameter: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="positions a parameter at budget 1 (20 is Chinchilla's rule)"
+        None,
+        description="Sequence positions per parameter at budget 1, padding included; the number of updates follows "
+        "from it, rounded up. Chinchilla's rule is 20.",
     )
 
     @model_validator(mode="after")
@@ -56,24 +73,54 @@ class ModelConfig(Section):
 
 
 class RegimeConfig(Section):
-    """Precision: how weights are stored between steps (masters) and what multiplies them (compute)."""
+    """A precision regime: the format of stored weights (masters), and that of matrix products (compute)."""
 
     masters: Literal["fp32", "bf16", "fp8", "fp8e4m3", "nvfp4", "nvfp4s"] = Field(
-        description="fp8 is e5m2; nvfp4s is nvfp4 with a sticky power of two as tensor scale"
+        description="Format in which the weights of attention and MLP projections are stored between updates. `fp8` "
+        "is e5m2 and `fp8e4m3` is e4m3, both in blocks; `nvfp4s` is `nvfp4` with a power of two as tensor scale, "
+        "which changes only when it has to. Embeddings, norms and the output head are bf16, or fp32 where this is "
+        "`fp32`."
     )
-    compute: Literal["bf16", "fp8"] = Field(description="inputs of the products of attention and MLP projections")
-    block_size: PositiveInt = Field(256, description="weights that share a scale, along rows (fp8 masters)")
-    power_of_two_scale: bool = Field(True, description="false: FP16 scales (fp8 masters)")
+    compute: Literal["bf16", "fp8"] = Field(
+        description="Precision of the operands of the matrix products of attention and MLP projections. `fp8` is "
+        "e4m3 in the forward pass and e5m2 for gradients, with delayed scaling."
+    )
+    block_size: PositiveInt = Field(
+        256,
+        description="Number of consecutive weights of a row that share one scale; used by the masters `fp8` and "
+        "`fp8e4m3`. The default is the reference command's.",
+    )
+    power_of_two_scale: bool = Field(
+        True,
+        description="Whether the scales of `fp8` and `fp8e4m3` masters are powers of two, stored in 1 byte; false "
+        "stores them in FP16.",
+    )
     shadow: Literal["none", "refreshed", "persistent"] = Field(
-        "none", description="optimizer-side copy of weights kept as codes; persistent is a hidden master"
+        "none",
+        description="Second copy of weights that are stored in FP8 or NVFP4. `none` rounds each update once; "
+        "`refreshed` decodes the weight into `shadow_dtype`, updates it there and encodes it again, which rounds "
+        "twice; `persistent` keeps the copy between updates, a hidden master and so a control. Kahan write-backs "
+        "take `none` only.",
     )
-    shadow_dtype: Literal["bf16", "fp32"] = "bf16"
+    shadow_dtype: Literal["bf16", "fp32"] = Field("bf16", description="Data type of the shadow, where there is one.")
     carry_dtype: Literal["bf16", "fp32"] = Field(
-        "bf16", description="of what Kahan carries; in codes, a bf16 carry holds less than most updates"
+        "bf16",
+        description="Data type of the rounding error that the Kahan write-back carries to the next update. With FP8 "
+        "and NVFP4 masters a bf16 carry resolves less than most updates; `fp32` is the choice for a comparison there.",
     )
-    amax_history: PositiveInt = Field(16, description="steps whose largest magnitude decides a scale (fp8 compute)")
-    margin: Annotated[int, Field(ge=0, le=8)] = Field(0, description="binades left free above it (fp8 compute)")
-    fp8_eval: bool = Field(False, description="evaluate with FP8 products too, not in bf16 (fp8 compute)")
+    amax_history: PositiveInt = Field(
+        16,
+        description="Number of updates whose largest magnitude decides the scale of an FP8 operand; used by "
+        "`compute: fp8`. The default is the paper's.",
+    )
+    margin: Annotated[int, Field(ge=0, le=8)] = Field(
+        0,
+        description="Powers of two left free between that largest magnitude and the largest FP8 number; used by "
+        "`compute: fp8`. Raise it if operands saturate.",
+    )
+    fp8_eval: bool = Field(
+        False, description="Whether validation multiplies in FP8 too, and not in bf16; used by `compute: fp8`."
+    )
 
     @model_serializer(mode="wrap")
     def _without_absent_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -92,14 +139,32 @@ class RegimeConfig(Section):
 
 
 class OptimizerConfig(Section):
-    """A named entry: which optimizer, its fixed values, and the values its search tries."""
+    """A named entry: which optimizer it is, its fixed hyper-parameters, and the values that its tuning tries.
 
-    optimizer: str | None = Field(None, description="composed name, e.g. m-plus-adam-relative-sr; default: the entry's")
-    values: dict[str, float | None] = Field(default_factory=dict, description="fixed hyper-parameters")
-    search: dict[str, list[float]] = Field(
-        default_factory=dict, description="hyper-parameter: values to try, in place of the fixed one (mode: search)"
+    Hyper-parameters that appear in neither `values` nor `search` have the optimizer's defaults (docs/optimizers.md).
+    """
+
+    optimizer: str | None = Field(
+        None,
+        description="Composed name of the optimizer: rule, form and write-back, for example "
+        "`m-plus-adam-relative-sr`. `null` means that the name of the entry says it, up to any `@`.",
     )
-    warmup: Fraction | None = Field(None, description="share of the steps, in place of the schedules' (an ablation)")
+    values: dict[str, float | None] = Field(
+        default_factory=dict,
+        description="Fixed hyper-parameters by name, for example `lr: 8e-5`. `null` is a value of "
+        "`max_relative_step` alone, whose bound it switches off.",
+    )
+    search: dict[str, list[float]] = Field(
+        default_factory=dict,
+        description="Values that the tuning tries, by hyper-parameter. With `tuning.mode: search` they replace the "
+        "fixed value; with `fixed` they are not used. An overlay removes a hyper-parameter from the search with `lr: "
+        "null`.",
+    )
+    warmup: Fraction | None = Field(
+        None,
+        description="Share of the updates, from 0 to 1, over which both rates warm up; `null` means what the "
+        "schedules say. It is meant for ablations of the warm-up.",
+    )
 
     @field_validator("search", mode="before")
     @classmethod
@@ -116,47 +181,106 @@ class OptimizerConfig(Section):
 
 
 class ScheduleConfig(Section):
-    """Rate over time of one branch: warm-up, then decay to `min_ratio` of the peak (paper.md section 2)."""
+    """A learning rate over time: a linear warm-up, then decay to `min_ratio` of the peak."""
 
-    kind: Literal["linear", "cosine", "logcosine", "constant"]
-    warmup: Fraction = Field(0.2, description="share of the steps")
-    min_ratio: Fraction = 0.0
-    alpha: Annotated[float, Field(gt=0)] = Field(3.0, description="shape of logcosine")
+    kind: Literal["linear", "cosine", "logcosine", "constant"] = Field(
+        description="Shape of the decay after the warm-up. `logcosine` is a cosine on a logarithmic time axis; "
+        "`constant` does not decay."
+    )
+    warmup: Fraction = Field(
+        0.2, description="Share of the updates, from 0 to 1, over which the rate rises linearly to its peak."
+    )
+    min_ratio: Fraction = Field(0.0, description="Rate after the last update, as a share of the peak from 0 to 1.")
+    alpha: Annotated[float, Field(gt=0)] = Field(
+        3.0,
+        description="Curvature of the time axis of `logcosine`; unused by the other kinds. The rate falls the "
+        "earlier, the larger it is, and small values approach a plain cosine.",
+    )
 
 
 class TrainingConfig(Section):
-    """One run of the study, but for what the grid varies."""
+    """What all trainings of the study share: everything that the grids do not vary (docs/training.md)."""
 
-    global_batch_size: PositiveInt = Field(512, description="sequences an update")
-    micro_batch_size: PositiveInt = Field(256, description="sequences a forward pass on one device")
-    clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
-    schedule: ScheduleConfig = ScheduleConfig(kind="linear")
-    schedule_mult: ScheduleConfig | None = Field(
-        ScheduleConfig(kind="logcosine"), description="of the multiplicative rate; null: follow `schedule`"
+    global_batch_size: PositiveInt = Field(
+        512,
+        description="Sequences per update, over all devices. It must be a multiple of every model's micro-batch "
+        "size. The default is the paper's.",
     )
-    gradient_dtype: Literal["bf16", "fp32"] = "bf16"
-    state_dtype: Literal["bf16", "fp32"] = Field("bf16", description="of moments, where the masters are not fp32")
-    device: Literal["cpu", "cuda"] = "cuda"
-    threads: PositiveInt = Field(8, description="CPU threads of a run: they change the order of sums")
-    compile: Literal["auto", True, False] = Field("auto", description="torch.compile of the optimizer step")
-    attention: Literal["sdpa", "flash_attention_2", "eager"] = "sdpa"
-    liger: bool = Field(False, description="Liger kernels for norms, rotary embedding and MLP (CUDA)")
+    micro_batch_size: PositiveInt = Field(
+        256,
+        description="Sequences per forward pass on one device. Smaller numbers need less memory; gradients of "
+        "several micro-batches are summed in float32.",
+    )
+    clip_norm: Annotated[float, Field(gt=0)] | None = Field(
+        1.0,
+        description="Largest global L2 norm of the gradient: a larger gradient is scaled down to it before the "
+        "update. `null` does not clip.",
+    )
+    schedule: ScheduleConfig = Field(
+        ScheduleConfig(kind="linear"),
+        description="Schedule of the additive rate, `lr` of AdamW and M+Adam. The default has `kind: linear`.",
+    )
+    schedule_mult: ScheduleConfig | None = Field(
+        ScheduleConfig(kind="logcosine"),
+        description="Schedule of the multiplicative rate, `lr_mult` of M+Adam and `lr` of Madam. The default has "
+        "`kind: logcosine`; `null` means that it follows `schedule`.",
+    )
+    gradient_dtype: Literal["bf16", "fp32"] = Field(
+        "bf16",
+        description="Precision of the gradient that the optimizer gets. Sums over micro-batches and devices are in "
+        "float32 either way; `bf16` rounds the result.",
+    )
+    state_dtype: Literal["bf16", "fp32"] = Field(
+        "bf16",
+        description="Data type of the optimizer's moments. Regimes with `masters: fp32` always have fp32 moments.",
+    )
+    device: Literal["cpu", "cuda"] = Field("cuda", description="Device that trainings run on.")
+    threads: PositiveInt = Field(
+        8,
+        description="CPU threads per training, and CPU cores that its job asks for. On a CPU their number changes "
+        "the order of sums, hence the last digits of a run.",
+    )
+    compile: Literal["auto", True, False] = Field(
+        "auto",
+        description="Whether the optimizer step is compiled with torch.compile. `auto` compiles where a compiler "
+        "works on the machine that writes `run.yaml`.",
+    )
+    attention: Literal["sdpa", "flash_attention_2", "eager"] = Field(
+        "sdpa",
+        description="Implementation of attention in Transformers: torch's scaled dot product, FlashAttention 2 "
+        "(CUDA, compute capability 8.0 or higher), or plain matrix products.",
+    )
+    liger: bool = Field(
+        False, description="Whether norms, rotary embedding and MLP use Liger's fused kernels, which need CUDA."
+    )
     fp8_backend: Literal["auto", "transformer_engine", "native", "emulated"] = Field(
-        "auto", description="engine of FP8 products; auto needs the run's GPU in sight when run.yaml is written"
+        "auto",
+        description="Engine of FP8 products (docs/fp8.md); used by regimes with `compute: fp8`. `native` is torch's "
+        "scaled matrix product and `emulated` multiplies FP8 values in bf16, anywhere and without FP8's speed. "
+        "`auto` takes the first that works; for `device: cuda` the machine that writes `run.yaml` must have the GPU.",
     )
     bf16_products: Literal["auto", "native", "float32"] = Field(
         "auto",
-        description="products of bf16 matrices on a CPU: by its bf16 instructions, or through float32, rounded once; "
-        "auto is native where the processor has them",
+        description="How a CPU multiplies bf16 matrices: with its bf16 instructions (`native`), or in float32 with "
+        "one rounding of the result (`float32`). `auto` is `native` where the processor has such instructions; other "
+        "values need `device: cpu`.",
     )
     check_nonfinite_every: PositiveInt = Field(
-        1, description="steps between looks at whether loss and gradients are finite"
+        1,
+        description="Updates between two checks that loss and gradient norm are finite; a run in which they are not "
+        "ends as diverged. Larger numbers wait for the GPU less often, and do not change a run that stays finite.",
     )
-    log_every: PositiveInt = 10
-    checkpoint_every: PositiveInt = 1000
-    plot_every: PositiveInt = Field(1000, description="steps between pictures of the loss in the run folder")
+    log_every: PositiveInt = Field(10, description="Updates between two lines of `metrics.jsonl`.")
+    checkpoint_every: PositiveInt = Field(
+        1000, description="Updates between two checkpoints, from which an interrupted run resumes exactly."
+    )
+    plot_every: PositiveInt = Field(
+        1000, description="Updates between two drawings of `loss.svg` in the run folder; each validation draws it too."
+    )
     probe_every: PositiveInt | None = Field(
-        None, description="steps between looks at which updates survive, at descent and at stale moments; null: never"
+        None,
+        description="Updates between two probes, which record how many weights an update changes, its descent and "
+        "stale moments (docs/diagnostics.md). `null` never probes. Probes change no number of a run.",
     )
 
     @model_validator(mode="after")
@@ -170,16 +294,34 @@ class TrainingConfig(Section):
 
 
 class EvaluationConfig(Section):
-    every: PositiveInt | None = Field(None, description="steps between validations; null: only at the end")
-    batch_size: PositiveInt = Field(256, description="sequences a forward pass")
+    """Validation of a run. Its tokens are `data.validation_tokens`."""
+
+    every: PositiveInt | None = Field(
+        None, description="Updates between two validations; `null` validates only after the last update."
+    )
+    batch_size: PositiveInt = Field(
+        256,
+        description="Sequences per forward pass on one device during validation. It changes the result only by "
+        "rounding (about 1e-6 relative in float32, 1e-4 in bf16).",
+    )
 
 
 class TransferConfig(Section):
-    """Who takes whose selected values, in place of a tuning of its own: `{what has none: what has one}`."""
+    """Which models, regimes and optimizers have no tuning of their own, and whose selected values they use.
 
-    models: dict[str, str] = Field(default_factory=dict)
-    regimes: dict[str, str] = Field(default_factory=dict)
-    optimizers: dict[str, str] = Field(default_factory=dict)
+    Each is a mapping from the one without a tuning to the one with it. Where one side of a comparison was tuned and the
+    other was not, a claim gets no verdict (docs/concepts/claims.md).
+    """
+
+    models: dict[str, str] = Field(
+        default_factory=dict, description="Models, for example `{1b: 350m}`: 1b uses the values selected for 350m."
+    )
+    regimes: dict[str, str] = Field(default_factory=dict, description="Regimes, for example `{fp32-fp8: fp32-bf16}`.")
+    optimizers: dict[str, str] = Field(
+        default_factory=dict,
+        description="Optimizer entries, for example `{adamw-sr: adamw}`. Values that the entry itself fixes take "
+        "precedence.",
+    )
 
     @model_validator(mode="after")
     def _no_chains(self) -> TransferConfig:
@@ -192,89 +334,154 @@ class TransferConfig(Section):
 
 
 class TuningConfig(Section):
-    """How the rates of each (model, regime, optimizer) are chosen: the same number of trials for every optimizer."""
+    """How the searched hyper-parameters of each (model, regime, optimizer) are chosen (docs/concepts/claims.md).
 
-    mode: Literal["search", "fixed"]
-    trials: PositiveInt = Field(1, description="trials of every optimizer")
-    budget: PositiveInt = 1
-    steps_fraction: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="length of a trial, share of a run")
-    seed: Annotated[int, Field(ge=0)] = Field(1000, description="of all trials; not one of the study's seeds")
-    extend: Annotated[int, Field(ge=0)] = Field(
-        0, description="further trials of a tuning, at most, while its best trial lacks a neighbour to compare it with"
+    Every optimizer has the same number of trials. The trial with the lowest loss on the selection half of the
+    validation set gives the values of the runs, which are reported on the other half.
+    """
+
+    mode: Literal["search", "fixed"] = Field(
+        description="`search` tries the values under each optimizer's `search`; `fixed` trains no trials and uses "
+        "`values` alone."
     )
-    transfer: TransferConfig = TransferConfig()
+    trials: PositiveInt = Field(
+        1,
+        description="Trials of every optimizer that has a search. Where the product of an optimizer's lists has "
+        "more points than this, a fixed random sample of them is tried; fewer points are refused.",
+    )
+    budget: PositiveInt = Field(1, description="Budget of the trials, as a multiple of each model's budget 1.")
+    steps_fraction: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0,
+        description="Length of a trial, as a share (above 0, at most 1) of a run at `budget`. Shorter trials cost "
+        "less, and tend to prefer rates that are too large for a whole run.",
+    )
+    seed: Annotated[int, Field(ge=0)] = Field(
+        1000, description="Seed of all trials. It must not be one of the study's `seeds`."
+    )
+    extend: Annotated[int, Field(ge=0)] = Field(
+        0,
+        description="Largest number of further trials per tuning. They are made one at a time while the best trial "
+        "has an untried neighbour, for instance because it is at an end of its list. Every search must then have "
+        "exactly `trials` points and the same factor between neighbouring values.",
+    )
+    transfer: TransferConfig = Field(
+        TransferConfig(), description="What uses the selected values of another model, regime or optimizer."
+    )
     trials_per_job: Literal[1, "all"] = Field(
-        1, description="all: the trials of a tuning share one job and its imports"
+        1,
+        description="Trials that one job trains. `all` puts those of a tuning into one job, which saves the start "
+        "of a process for each; use it where trials are short.",
     )
 
 
 class WandbConfig(Section):
-    mode: Literal["disabled", "offline", "online"] = "disabled"
-    project: str = "mpadam"
-    entity: str | None = None
+    """Weights & Biases, which shows the metrics of running trainings and changes none of them (docs/training.md)."""
+
+    mode: Literal["disabled", "offline", "online"] = Field(
+        "disabled",
+        description="`offline` writes into the run folder, for `wandb sync` later; `online` sends while it trains "
+        "and needs network access and a key. Both need the package wandb.",
+    )
+    project: str = Field("mpadam", description="Project that the runs appear in.")
+    entity: str | None = Field(
+        None, description="User or team that owns the project; `null` means the default of the account."
+    )
 
 
 class ContainerConfig(Section):
-    """What jobs run in. It changes no number of a run that the environment outside would not give too."""
+    """The Apptainer image that jobs run in. It is not part of a run's identity (docs/cluster.md)."""
 
-    image: PathText | None = Field(None, description="an image file, or docker://...; null: no container")
+    image: PathText | None = Field(
+        None,
+        description="Path of an image file, or an address such as `docker://...`; `null` runs jobs in the "
+        "environment that runs Snakemake.",
+    )
     binds: list[PathText] = Field(
-        default_factory=list, description="further folders that jobs need; data, tokenizer, results come by themselves"
+        default_factory=list,
+        description="Further folders outside the repository that jobs need. Those of data, tokenizer and results "
+        "are bound without being listed.",
     )
 
 
 class ClusterConfig(Section):
-    """What a site decides about jobs (profiles/slurm/cluster.yaml). null: sbatch is not told."""
+    """What a site decides about Slurm jobs (profiles/slurm/cluster.yaml). `null` passes no such option to sbatch."""
 
-    account: str | None = Field(None, description="-A")
-    partition: str | None = Field(None, description="-p")
-    gpu_partition: str | None = Field(None, description="-p of jobs with GPUs; null: partition")
-    gpu_model: str | None = Field("h100", description="as in --gpus=h100:1; null: any GPU")
-    constraint: str | None = Field(None, description="-C of jobs with GPUs")
-    qos: str | None = Field(None, description="--qos")
-    max_hours: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="longest job the partition takes; a longer training goes on in its next attempt"
+    account: str | None = Field(None, description="Account that jobs are charged to: `-A` of sbatch.")
+    partition: str | None = Field(None, description="Partition of jobs: `-p` of sbatch.")
+    gpu_partition: str | None = Field(
+        None, description="Partition of jobs that use GPUs; `null` means `partition` for them too."
     )
-    sbatch: str | None = Field(None, description="further flags, e.g. --mail-type=FAIL")
+    gpu_model: str | None = Field(
+        "h100",
+        description="Name of the GPU as Slurm knows it, as in `--gpus=h100:1`; time limits are estimated for it. "
+        "`null` asks for any GPU, with the time limits of an A100.",
+    )
+    constraint: str | None = Field(None, description="Node features that jobs with GPUs require: `-C` of sbatch.")
+    qos: str | None = Field(None, description="Quality of service: `--qos` of sbatch.")
+    max_hours: Annotated[float, Field(gt=0)] | None = Field(
+        None,
+        description="Longest time limit that the partition accepts, in hours. A training that needs longer stops in "
+        "time and continues in its next attempt. `null` sets no limit.",
+    )
+    sbatch: str | None = Field(None, description="Further options of sbatch, for example `--mail-type=FAIL`.")
 
 
 class GridConfig(Section):
-    """A block of the study: the product of its lists. A list left out means all that the study declares."""
+    """A block of runs: every combination of its lists. The training jobs of a study are the union of its blocks.
 
-    name: Name
+    A list that is left out means all that the study declares.
+    """
+
+    name: Name = Field(description="Name of the block, unique within the study.")
     target: Literal["all", "all_paper"] = Field(
-        "all", description="what runs it: all, or only all_paper (which runs all)"
+        "all",
+        description="Target of Snakemake that trains the block: `all`, or only `all_paper`, which trains the others "
+        "too.",
     )
-    models: list[str] | None = None
-    budgets: list[int] | None = None
-    regimes: list[str] | None = None
-    optimizers: list[str] | None = None
-    seeds: list[int] | None = None
+    models: list[str] | None = Field(None, description="Names of models; `null` means all models.")
+    budgets: list[int] | None = Field(None, description="Budgets; `null` means all budgets.")
+    regimes: list[str] | None = Field(None, description="Names of regimes; `null` means all regimes.")
+    optimizers: list[str] | None = Field(None, description="Names of optimizer entries; `null` means all of them.")
+    seeds: list[int] | None = Field(None, description="Seeds; `null` means all seeds.")
     runs_per_job: PositiveInt = Field(
-        1, description="runs that share one job and its imports, for short ones; those of earlier grids stay with them"
+        1,
+        description="Runs that one job trains, one after another; larger numbers save the start of a process for "
+        "each of many short runs. A run that is also in an earlier block belongs to that block's jobs.",
     )
 
 
 class StudyConfig(Section):
-    """The whole study."""
+    """The keys at the top level. An overlay merges into mappings and replaces lists."""
 
-    study: Name
-    data: DataConfig
-    tokenizer: TokenizerConfig
-    models: dict[Name, ModelConfig]
-    budgets: list[PositiveInt]
-    regimes: dict[Name, RegimeConfig]
-    optimizers: dict[Name, OptimizerConfig]
-    seeds: list[Annotated[int, Field(ge=0)]] = Field(description="of every cell; for verdicts at least six")
-    training: TrainingConfig = TrainingConfig()
-    evaluation: EvaluationConfig = EvaluationConfig()
-    tuning: TuningConfig
-    wandb: WandbConfig = WandbConfig()
-    diagnostics: Diagnostics = Diagnostics()
-    container: ContainerConfig = ContainerConfig()
-    cluster: ClusterConfig = ClusterConfig()
-    measure: Measure = Measure()
-    grids: Annotated[list[GridConfig], Field(min_length=1)]
+    study: Name = Field(
+        description="Name of the study, and of its folder in `results/`. Lower-case letters, digits and `-`, at "
+        "most 64 characters; an overlay gives another name so that both studies are kept."
+    )
+    data: DataConfig = Field(description="The text, and how sequences are made of it.")
+    tokenizer: TokenizerConfig = Field(description="The tokenizer.")
+    models: dict[Name, ModelConfig] = Field(description="Models by name.")
+    budgets: list[PositiveInt] = Field(
+        description="Lengths of training, as multiples of each model's budget 1 (`steps_1x` or `tokens_per_parameter`)."
+    )
+    regimes: dict[Name, RegimeConfig] = Field(description="Precision regimes by name.")
+    optimizers: dict[Name, OptimizerConfig] = Field(description="Optimizer entries by name.")
+    seeds: list[Annotated[int, Field(ge=0)]] = Field(
+        description="Seeds of the runs. A seed decides initial weights, order of the data and stochastic rounding. "
+        "A claim needs at least three for a verdict, and six for an exact p below 0.05."
+    )
+    training: TrainingConfig = Field(TrainingConfig(), description="Settings of every training.")
+    evaluation: EvaluationConfig = Field(EvaluationConfig(), description="Validation of the runs.")
+    tuning: TuningConfig = Field(description="How learning rates are chosen.")
+    wandb: WandbConfig = Field(WandbConfig(), description="Weights & Biases; off by default.")
+    diagnostics: Diagnostics = Field(
+        Diagnostics(), description="Settings of the diagnostics, the measurements that need no trained model."
+    )
+    container: ContainerConfig = Field(ContainerConfig(), description="The container that jobs run in.")
+    cluster: ClusterConfig = Field(ClusterConfig(), description="Account, partition and the like of a Slurm cluster.")
+    measure: Measure = Field(Measure(), description="Settings of the measurements of time and memory.")
+    grids: Annotated[list[GridConfig], Field(min_length=1)] = Field(
+        description="Blocks of runs; their union, without duplicates, is the set of training jobs."
+    )
 
     def micro_batch_size(self, model: str) -> int:
         """Sequences a forward pass of this model on one device."""

@@ -40,6 +40,8 @@ class Labels(Section):
 
 
 class ModelSpec(Section):
+    """Shape of the model, as in the configuration's `models`, with the vocabulary of the data and the kernels used."""
+
     hidden_size: int
     intermediate_size: int
     layers: int
@@ -51,7 +53,10 @@ class ModelSpec(Section):
 
 
 class DataSpec(Section):
-    """`fingerprint` covers text, split and tokens; `tokenizer_fingerprint` the tokenizer."""
+    """The data of a run: `fingerprint` covers text, split and tokens, `tokenizer_fingerprint` the tokenizer.
+
+    `validation_half` is the half of the validation set that the run is evaluated on.
+    """
 
     fingerprint: str
     tokenizer_fingerprint: str
@@ -71,7 +76,7 @@ class OptimizerSpec(Section):
 
 
 class BranchSchedule(Section):
-    """Rate of one branch: `mpadam.optim.schedules.factor` takes these fields."""
+    """Schedule of one rate, in updates: `mpadam.optim.schedules.factor` takes these fields."""
 
     kind: Literal["linear", "cosine", "logcosine", "constant"]
     total_steps: int
@@ -81,6 +86,8 @@ class BranchSchedule(Section):
 
 
 class TrainingSpec(Section):
+    """The configuration's `training` and `evaluation`, in updates instead of shares and with every `auto` resolved."""
+
     steps: int
     global_batch_size: int
     micro_batch_size: int
@@ -97,7 +104,9 @@ class TrainingSpec(Section):
     fp8_backend: Literal["transformer_engine", "native", "emulated"] | None
     check_nonfinite_every: int
     bf16_products: Bf16Products | None = Field(
-        None, description="products of bf16 matrices on a CPU; null: torch's own, as on CUDA and before this field"
+        None,
+        description="How a CPU multiplies bf16 matrices, as in the configuration; null means torch's own way, as on "
+        "CUDA and in runs from before this field.",
     )
 
     @model_serializer(mode="wrap")
@@ -128,7 +137,7 @@ class RunFile(Section):
     """The content of `run.yaml`."""
 
     labels: Labels
-    data: str = Field(description="folder with the token files, relative to the run's folder")
+    data: str = Field(description="Folder with the token files, relative to the run's folder.")
     checkpoint_every: Annotated[int, Field(gt=0)]
     plot_every: Annotated[int, Field(gt=0)] = 1000
     probe_every: Annotated[int, Field(gt=0)] | None = None

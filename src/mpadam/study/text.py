@@ -29,31 +29,72 @@ _KEYS_OF_SOURCES = {
 
 
 class DataConfig(Section):
-    """Text, and how sequences are cut from it (paper.md section 4)."""
+    """The text, and how sequences are cut from it (docs/data.md).
 
-    source: Literal["builtin", "c4_folder", "c4_hub", "saved_dataset"]
-    path: PathText | None = Field(None, description="folder that holds en/c4-train.*.json.gz (c4_folder)")
-    path_train: PathText | None = Field(None, description="folder made by datasets.save_to_disk (saved_dataset)")
-    path_validation: PathText | None = Field(None, description="the same, of validation text (saved_dataset)")
-    revision: Commit | None = Field(None, description="commit of allenai/c4 on the hub (c4_hub)")
-    downloads: PathText = Field(
-        "downloads", description="folder that keeps what is fetched from the hub, for all studies"
+    Paths may begin with `~` and contain `${VARIABLE}`; both are replaced where Snakemake runs.
+    """
+
+    source: Literal["builtin", "c4_folder", "c4_hub", "saved_dataset"] = Field(
+        description="Where the text comes from: docstrings of installed packages (`builtin`, for seeing the "
+        "pipeline work), a folder in C4's layout, C4 from the Hugging Face hub, or folders made by "
+        "`datasets.save_to_disk`."
     )
-    downloads_at_once: PositiveInt = Field(4, description="files fetched at the same time by the whole workflow")
+    path: PathText | None = Field(
+        None,
+        description="Folder that contains `en/c4-train.*.json.gz` and `en/c4-validation.*.json.gz`; needed by, and "
+        "only valid with, `source: c4_folder`.",
+    )
+    path_train: PathText | None = Field(
+        None,
+        description="Folder with the training text, made by `datasets.save_to_disk`; needed by, and only valid "
+        "with, `source: saved_dataset`.",
+    )
+    path_validation: PathText | None = Field(
+        None,
+        description="Folder with the validation text, made in the same way; needed by, and only valid with, "
+        "`source: saved_dataset`.",
+    )
+    revision: Commit | None = Field(
+        None,
+        description="Commit of allenai/c4 on the hub, as 40 hexadecimal digits; needed by, and only valid with, "
+        "`source: c4_hub`. An overlay with another source sets it to `null`.",
+    )
+    downloads: PathText = Field(
+        "downloads",
+        description="Folder for files fetched from the hub. All studies share it; it may be outside the repository.",
+    )
+    downloads_at_once: PositiveInt = Field(
+        4,
+        description="Largest number of files that the workflow fetches at the same time. Lower it if the server "
+        "refuses requests.",
+    )
     train_shards: PositiveInt | None = Field(
         None,
-        description="training shards to use, from the first on (C4); null: what the largest budget needs (c4_hub), "
-        "all there are (c4_folder)",
+        description="Number of training shards of C4 to use, counted from the first. `null` means as many as the "
+        "largest budget needs (`c4_hub`) or all in the folder (`c4_folder`). Another number changes the order of all "
+        "the text, so set it in advance for a study that will grow to larger budgets.",
     )
     shard_jobs: bool | None = Field(
-        None, description="a job a shard, in place of one job for all; null: for c4_hub, which has no other way"
+        None,
+        description="Whether each shard of text is tokenized by a job of its own instead of one job for all. `null` "
+        "means true for `c4_hub`, which has no other way, and false otherwise; true is for large local folders.",
     )
     sequences: Literal["pack", "truncate_pad"] = Field(
-        "truncate_pad", description="truncate_pad: a document a sequence, cut or padded; pack: documents end to end"
+        "truncate_pad",
+        description="How documents become sequences: `truncate_pad` cuts or pads each document to one sequence, as "
+        "the paper's protocol does in our reading; `pack` puts documents end to end and wastes no position.",
     )
-    sequence_length: Annotated[int, Field(ge=2)] = 256
-    validation_tokens: PositiveInt = Field(10_000_000, description="tokens in the fixed validation set, at most")
-    epochs: PositiveInt = Field(1, description="how often the largest budget may pass over the training text")
+    sequence_length: Annotated[int, Field(ge=2)] = Field(
+        256, description="Positions per sequence, in tokens. The default is the paper's."
+    )
+    validation_tokens: PositiveInt = Field(
+        10_000_000,
+        description="Largest number of target tokens in the fixed validation set; less text gives fewer. Half of it "
+        "selects hyper-parameters, the other half is reported on. The default is the paper's.",
+    )
+    epochs: PositiveInt = Field(
+        1, description="Largest number of passes over the training text. A budget that would need more is refused."
+    )
 
     @property
     def by_shard(self) -> bool:
@@ -80,15 +121,34 @@ class DataConfig(Section):
 
 
 class TokenizerConfig(Section):
-    """`bpe`: byte-level BPE trained on the study's training text. `folder`, `hub`: a saved tokenizer."""
+    """The tokenizer: trained on the study's text, or a saved one (docs/data.md)."""
 
-    source: Literal["bpe", "folder", "hub"]
-    vocab_size: Annotated[int, Field(ge=258)] | None = Field(None, description="size of the trained vocabulary (bpe)")
-    path: PathText | None = Field(None, description="folder with tokenizer.json (folder)")
-    repo: str | None = Field(None, description="name on the hub, e.g. hf-internal-testing/llama-tokenizer (hub)")
-    revision: Commit | None = Field(None, description="commit of that repository (hub)")
+    source: Literal["bpe", "folder", "hub"] = Field(
+        description="`bpe` trains a byte-level BPE on the study's training text; `folder` reads a saved tokenizer "
+        "from disk; `hub` fetches one from the Hugging Face hub."
+    )
+    vocab_size: Annotated[int, Field(ge=258)] | None = Field(
+        None,
+        description="Number of tokens of the trained vocabulary, of which 258 are the bytes and two special tokens; "
+        "needed by, and only valid with, `source: bpe`.",
+    )
+    path: PathText | None = Field(
+        None, description="Folder with `tokenizer.json`; needed by, and only valid with, `source: folder`."
+    )
+    repo: str | None = Field(
+        None,
+        description="Repository on the hub, for example `hf-internal-testing/llama-tokenizer`; needed by, and only "
+        "valid with, `source: hub`.",
+    )
+    revision: Commit | None = Field(
+        None,
+        description="Commit of that repository, as 40 hexadecimal digits; needed by, and only valid with, `source: "
+        "hub`.",
+    )
     eos_token: str | None = Field(
-        None, description="end-of-text token, where the tokenizer's own files name none (folder, hub)"
+        None,
+        description="End-of-text token of a saved tokenizer (`folder`, `hub`), written after each document. `null` "
+        "means the one that the tokenizer's own files name.",
     )
 
     @model_validator(mode="after")

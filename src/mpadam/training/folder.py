@@ -48,7 +48,7 @@ class RunFolder:
 
     @property
     def probes(self) -> Path:
-        """A line a look at an update, where the run is asked for any (`probe_every`)."""
+        """One line per probe of an update, where the run asks for probes (`probe_every`)."""
         return self.path / "probes.jsonl"
 
     @property

@@ -55,7 +55,7 @@ class Records:
             listener.validation(entry)
 
     def probe(self, line: dict[str, Any]) -> None:
-        """A look at an update."""
+        """The line of a probe of an update."""
         if self._probes is not None:
             self._guard()
             self._probes.append(line)
