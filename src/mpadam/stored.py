@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from mpadam.presence import is_there
 
 
 @contextmanager
@@ -21,3 +24,11 @@ def stored(path: Path, *, remedy: str) -> Iterator[None]:
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         why = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"{path}: not what this version of mpadam writes ({why}); {remedy}") from error
+
+
+def sha256(path: Path) -> str | None:
+    """SHA-256 of a file in hexadecimal digits, None where there is no file."""
+    if not is_there(path):
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -39,11 +39,6 @@ class Layout:
     cut: Callable[[Iterable[Tokens], int, int], Iterator[Tokens]]
 
 
-def blank(rows: int, length: int, pad_id: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Input and labels of padding only."""
-    return np.full((rows, length), pad_id, np.int64), np.full((rows, length), IGNORED, np.int64)
-
-
 def _cut_documents(documents: Iterable[Tokens], length: int, targets: int) -> Iterator[Tokens]:
     """The beginning of each document, until there are `targets` target tokens."""
     for document in documents:

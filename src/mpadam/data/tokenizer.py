@@ -9,7 +9,6 @@ token stays text, and exactly one EOS is put after each document. The folder wri
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -21,7 +20,9 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from mpadam.atomic import write_bytes, write_json, write_text
+from mpadam.canonical import sha256_of
 from mpadam.presence import is_there
+from mpadam.stored import stored
 from mpadam.study.text import TokenizerConfig
 
 PAD, EOS = "<pad>", "</s>"
@@ -95,8 +96,7 @@ def copy_tokenizer(source: Path, folder: Path, *, eos_token: str | None = None) 
             write_bytes(folder / name, (source / name).read_bytes())
     if eos_token is not None:
         path = folder / "tokenizer_config.json"
-        config = json.loads(path.read_bytes()) if is_there(path) else {}
-        write_json(path, {**config, "eos_token": eos_token})
+        write_json(path, {**_settings(path), "eos_token": eos_token})
 
 
 def load_tokenizer(folder: Path, *, eos_token: str | None = None) -> TextTokenizer:
@@ -158,25 +158,25 @@ def _beginning(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _special(backend: tokenizers.Tokenizer, folder: Path, key: str) -> int | None:
-    """Number of the special token that the folder's configuration calls `key`, if it names one."""
-    for name in FILES[1:]:
-        if not is_there(folder / name):
-            continue
-        try:
-            token = json.loads((folder / name).read_text(encoding="utf-8")).get(key)
-        except (ValueError, AttributeError):
-            raise ValueError(f"{folder / name}: not a JSON object; save the tokenizer again") from None
+    """Number of the special token that the folder's configuration calls `key`, None where it names none."""
+    for path in (folder / name for name in FILES[1:]):
+        token = _settings(path).get(key)
         content = token.get("content") if isinstance(token, dict) else token
-        if content is None:
-            continue
-        number = backend.token_to_id(content)
-        if number is None:
-            raise ValueError(f"{folder / name}: {key} is {content!r}, which the vocabulary of tokenizer.json lacks")
-        return int(number)
+        if content is not None:
+            number = backend.token_to_id(content)
+            if number is None:
+                raise ValueError(f"{path}: {key} is {content!r}, which the vocabulary of tokenizer.json lacks")
+            return int(number)
     return None
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """The object in one of a tokenizer's JSON files, empty where there is no file."""
+    with stored(path, remedy="save the tokenizer again"):
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if is_there(path) else {}
+        return {**content}
 
 
 def _fingerprint(text: str, eos_id: int) -> str:
     content = {key: value for key, value in json.loads(text).items() if key not in _UNUSED}
-    canonical = json.dumps({"tokenizer": content, "eos_id": eos_id}, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+    return sha256_of({"tokenizer": content, "eos_id": eos_id})[:16]
