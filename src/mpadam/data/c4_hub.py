@@ -9,7 +9,6 @@ opens a connection. A fetched shard is kept in C4's own layout, next to the fold
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 from mpadam.data import c4
 from mpadam.data.text import Split, TextShard
 from mpadam.presence import is_there
-from mpadam.stored import sha256, stored
+from mpadam.stored import read_object, sha256
 from mpadam.study.text import DataConfig
 
 REPO = "allenai/c4"
@@ -55,12 +54,10 @@ def _shard(data: DataConfig, split: Split, number: int) -> TextShard:
     again = f"run  mpadam download --shard {name}"
 
     def read_receipt() -> dict[str, Any]:
-        if not is_there(receipt) or not is_there(path):
+        content = read_object(receipt, remedy=f"delete it; {again}")
+        if not content or not is_there(path):
             raise ValueError(f"{path}: not here (or without its receipt, {receipt}); {again}  first")
-        with stored(receipt, remedy=f"delete it; {again}"):
-            content: dict[str, Any] = json.loads(receipt.read_bytes())
-            others = any(content.get(key) != value for key, value in facts.items())
-        if others:
+        if any(content.get(key) != value for key, value in facts.items()):
             raise ValueError(f"{receipt}: of commit {content.get('revision')}, not of data.revision; {again}")
         return content
 

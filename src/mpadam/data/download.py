@@ -11,7 +11,6 @@ already here opens no connection.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,10 @@ from mpadam.data import c4_hub, tokenizer_hub
 from mpadam.data.hub import PATIENT, HubFile, Log, NotOnHubError, Patience, endpoint, fetch
 from mpadam.data.sources import text_shards
 from mpadam.data.tokenizer import FILES
-from mpadam.presence import is_there
-from mpadam.stored import sha256, stored
+from mpadam.stored import read_object, sha256
 from mpadam.study.text import DataConfig, TokenizerConfig
+
+_AGAIN = "delete it, and its files are checked again"
 
 
 def download_shard(data: DataConfig, name: str, *, log: Log, patience: Patience = PATIENT) -> None:
@@ -37,7 +37,10 @@ def download_shard(data: DataConfig, name: str, *, log: Log, patience: Patience 
         raise ValueError(f"--shard {name}: not among the study's {len(shards)} shards, {next(iter(shards))}, ...")
     facts, path, receipt = shards[name].facts, shards[name].path, c4_hub.receipt_path(data, name)
     assert path is not None
-    file, known = HubFile(facts["repo"], "dataset", facts["revision"], facts["file"]), _read(receipt)
+    file, known = (
+        HubFile(facts["repo"], "dataset", facts["revision"], facts["file"]),
+        read_object(receipt, remedy=_AGAIN),
+    )
     if not _is_complete(path, known, file):
         log(f"{file.name} of {file.repo} from {endpoint()}")
         known = fetch(file, path, log=log, patience=patience)
@@ -57,7 +60,7 @@ def download_tokenizer(data: DataConfig, tokenizer: TokenizerConfig, *, log: Log
     assert tokenizer.revision is not None
     origin = {"repo": tokenizer.repo, "revision": tokenizer.revision}
     receipt = tokenizer_hub.receipt_path(data, tokenizer)
-    before, files = _read(receipt).get("files", {}), {}
+    before, files = read_object(receipt, remedy=_AGAIN).get("files", {}), {}
     for name in before or FILES:  # a receipt lists all files that the repository has of these names
         file, path = HubFile(tokenizer.repo, "model", tokenizer.revision, name), receipt.with_name(name)
         known = {**origin, "file": name, **before.get(name, {})}
@@ -82,12 +85,6 @@ def download_all(data: DataConfig, tokenizer: TokenizerConfig, *, log: Log) -> N
     if data.source == "c4_hub":
         for shard in text_shards(data):
             download_shard(data, shard.name, log=log)
-
-
-def _read(receipt: Path) -> dict[str, Any]:
-    with stored(receipt, remedy="delete it, and its files are checked again"):
-        content: dict[str, Any] = json.loads(receipt.read_bytes()) if is_there(receipt) else {}
-        return {**content}
 
 
 def _is_complete(path: Path, receipt: dict[str, Any], file: HubFile) -> bool:

@@ -97,10 +97,10 @@ class _PassingError(Exception):
 
 
 def fetch(file: HubFile, target: Path, *, log: Log, patience: Patience = PATIENT) -> dict[str, Any]:
-    """Bring `file` to `target`, unless it is there; returns its receipt: repo, revision, file, bytes, sha256.
+    """Fetch `file` to `target`, unless it is there; returns its receipt: repo, revision, file, bytes, sha256.
 
-    Raises NotOnHubError where the hub has no such file, ValueError where waiting cannot help either,
-    UnreachableError where it did not.
+    Raises NotOnHubError where the hub has no such file, ValueError for any other failure that waiting cannot mend, and
+    UnreachableError where waiting did not help.
     """
     known = _patiently(file, patience, log, lambda: _ask(file, patience.stall), lambda: 0)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -124,7 +124,7 @@ def fetch(file: HubFile, target: Path, *, log: Log, patience: Patience = PATIENT
 
 
 def endpoint() -> str:
-    """The server that is asked, without anything secret in its address."""
+    """The address of the server, without anything secret in it."""
     url = httpx2.URL(constants.ENDPOINT)
     return str(url.copy_with(username=None, password=None, query=None))
 
@@ -132,7 +132,10 @@ def endpoint() -> str:
 def _patiently(
     file: HubFile, patience: Patience, log: Log, attempt: Callable[[], Known | None], reached: Callable[[], int]
 ) -> Any:
-    """The result of `attempt`, tried again as long as tries get further, and `patience.fruitless` times beyond."""
+    """The result of `attempt`, which is repeated until `patience.fruitless` tries in a row make no progress.
+
+    reached: how far the attempts have come, in bytes.
+    """
     fruitless, furthest = 0, reached()
     while True:
         try:
@@ -142,8 +145,8 @@ def _patiently(
             furthest = max(furthest, reached())
             if fruitless >= patience.fruitless:
                 raise UnreachableError(
-                    f"{file.name} of {file.repo}: {endpoint()}: {error}, {fruitless} times in a row; nothing that came "
-                    "is lost: run the command again when the server answers, or set HF_ENDPOINT to a mirror"
+                    f"{file.name} of {file.repo}: {endpoint()}: {error}, {fruitless} times in a row; the bytes "
+                    "received are kept: run the command again when the server answers, or set HF_ENDPOINT to a mirror"
                 ) from None
             seconds = _seconds(error.asked, fruitless, patience)
             log(f"{file.name}: {error}; waiting {seconds:.0f} s")
@@ -231,9 +234,9 @@ def _refused_by_proxy(file: HubFile, status: int) -> ValueError:
 
 
 def _session() -> httpx2.Client:
-    """The client of huggingface_hub. When it is made, it reads the certificates and proxies that the environment names.
+    """The client of huggingface_hub, which reads the certificates and proxies that the environment names when created.
 
-    Raises ValueError where it cannot.
+    Raises ValueError where it cannot read them.
     """
     try:
         return get_session()
@@ -252,7 +255,7 @@ def _session() -> httpx2.Client:
 
 
 def _asked(response: httpx2.Response) -> float | None:
-    """Seconds that `Retry-After` asks to wait: it is a number or a date."""
+    """Seconds to wait by the header `Retry-After`, which holds a number or a date."""
     value = response.headers.get("Retry-After", "").strip()
     if value.isdecimal():
         return float(value)

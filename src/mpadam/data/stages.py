@@ -6,12 +6,10 @@ that `prepare` (prepare.py) makes in one job, byte for byte.
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,7 +38,7 @@ from mpadam.data.tokens import (
     utf8,
 )
 from mpadam.presence import is_there
-from mpadam.stored import sha256, stored
+from mpadam.stored import read_object, sha256
 from mpadam.study.text import DataConfig, TokenizerConfig
 
 Log = Callable[[str], None]
@@ -88,8 +86,12 @@ def tokenize_one(data: DataConfig, name: str, out: Path, *, log: Log) -> dict[st
     if manifest := _tokenized(shard, tokens, tokenizer, held_out):
         log(f"{name}: already tokenized")
         return manifest
-    with _rate(name, log) as progress:
-        return tokenize_shard(shard, tokenizer, tokens, held_out=held_out, progress=progress)
+    begun = time.perf_counter()
+
+    def report(done: int) -> None:
+        log(f"{name}: {done / 1e6:.1f} MB of text, {done / 1e6 / max(time.perf_counter() - begun, 1e-9):.1f} MB/s")
+
+    return tokenize_shard(shard, tokenizer, tokens, held_out=held_out, report=report)
 
 
 def assemble(data: DataConfig, tokenizer: TokenizerConfig, out: Path) -> dict[str, Any]:
@@ -182,11 +184,8 @@ def _origin(data: DataConfig, tokenizer: TokenizerConfig) -> dict[str, Any]:
 
 def _check_tokenizer(origin: dict[str, Any], folder: Path) -> None:
     """Whether the tokenizer made earlier is the configuration's."""
-    path = folder / "origin.json"
-    with stored(path, remedy="run  mpadam tokenizer  again"):
-        found = json.loads(path.read_bytes()) if is_there(path) else {}
-        other = [key for key, value in origin.items() if found.get(key) != value]
-    if other:
+    found = read_object(folder / "origin.json", remedy="run  mpadam tokenizer  again")
+    if other := [key for key, value in origin.items() if found.get(key) != value]:
         raise ValueError(f"{folder}: made with another {' and '.join(other)}; run  mpadam tokenizer  again")
 
 
@@ -199,22 +198,3 @@ def _training_text(shards: list[TextShard]) -> Iterator[str]:
                 content, _ = utf8(document)
                 if digest(content) not in held_out:
                     yield content.decode()
-
-
-@contextmanager
-def _rate(name: str, log: Log) -> Iterator[Callable[[int], None]]:
-    """Reports bytes of text and speed: every 64 MB, and at the end."""
-    start, done, reported = time.perf_counter(), 0, 0
-
-    def report() -> None:
-        log(f"{name}: {done / 1e6:.1f} MB of text, {done / 1e6 / max(time.perf_counter() - start, 1e-9):.1f} MB/s")
-
-    def progress(count: int) -> None:
-        nonlocal done, reported
-        done += count
-        if done - reported >= 64e6:
-            reported = done
-            report()
-
-    yield progress
-    report()

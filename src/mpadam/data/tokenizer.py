@@ -22,10 +22,11 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from mpadam.atomic import write_bytes, write_json, write_text
 from mpadam.canonical import sha256_of
 from mpadam.presence import is_there
-from mpadam.stored import stored
+from mpadam.stored import read_object
 from mpadam.study.text import TokenizerConfig
 
 PAD, EOS = "<pad>", "</s>"
+_AGAIN = "save the tokenizer again"
 # Merges are learned from the text's first 256 MB: more changes few of them and costs memory.
 TRAINING_CHARACTERS = 2**28
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
@@ -96,7 +97,7 @@ def copy_tokenizer(source: Path, folder: Path, *, eos_token: str | None = None) 
             write_bytes(folder / name, (source / name).read_bytes())
     if eos_token is not None:
         path = folder / "tokenizer_config.json"
-        write_json(path, {**_settings(path), "eos_token": eos_token})
+        write_json(path, {**read_object(path, remedy=_AGAIN), "eos_token": eos_token})
 
 
 def load_tokenizer(folder: Path, *, eos_token: str | None = None) -> TextTokenizer:
@@ -160,7 +161,7 @@ def _beginning(texts: Iterable[str]) -> Iterator[str]:
 def _special(backend: tokenizers.Tokenizer, folder: Path, key: str) -> int | None:
     """Number of the special token that the folder's configuration calls `key`, None where it names none."""
     for path in (folder / name for name in FILES[1:]):
-        token = _settings(path).get(key)
+        token = read_object(path, remedy=_AGAIN).get(key)
         content = token.get("content") if isinstance(token, dict) else token
         if content is not None:
             number = backend.token_to_id(content)
@@ -168,13 +169,6 @@ def _special(backend: tokenizers.Tokenizer, folder: Path, key: str) -> int | Non
                 raise ValueError(f"{path}: {key} is {content!r}, which the vocabulary of tokenizer.json lacks")
             return int(number)
     return None
-
-
-def _settings(path: Path) -> dict[str, Any]:
-    """The object in one of a tokenizer's JSON files, empty where there is no file."""
-    with stored(path, remedy="save the tokenizer again"):
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if is_there(path) else {}
-        return {**content}
 
 
 def _fingerprint(text: str, eos_id: int) -> str:

@@ -11,7 +11,6 @@ All little-endian. A folder is made under a temporary name and renamed when comp
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -27,10 +26,11 @@ from mpadam.data.text import TextShard
 from mpadam.data.tokenizer import TextTokenizer
 from mpadam.data.words import Encode, encoder
 from mpadam.presence import is_there
-from mpadam.stored import sha256, stored
+from mpadam.stored import read_object, sha256, stored
 
 FORMAT = 1
 BATCH_BYTES = 1_000_000  # of text encoded at once: bounds memory, whatever the shard's size
+REPORT_EVERY = 64e6  # bytes of text
 DIGEST_BYTES = 16
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -89,12 +89,12 @@ def tokenize_shard(
     folder: Path,
     *,
     held_out: frozenset[bytes] = frozenset(),
-    progress: Callable[[int], None] = lambda characters: None,
+    report: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Any]:
     """Write `folder`/<shard name> and return its manifest.
 
     held_out: digests of the validation documents; a training document among them is counted and left out.
-    progress: called with the bytes of text encoded since the last call.
+    report: called with the bytes of text encoded so far, every REPORT_EVERY bytes and at the end.
     Raises ValueError (of the source) for text that cannot be read; nothing of the shard is then left.
     """
     target = folder / shard.name
@@ -102,7 +102,7 @@ def tokenize_shard(
     remove(temporary)
     temporary.mkdir(parents=True)
     try:
-        manifest = _write(shard, tokenizer, temporary, held_out if shard.split == "train" else frozenset(), progress)
+        manifest = _write(shard, tokenizer, temporary, held_out if shard.split == "train" else frozenset(), report)
         write_json(temporary / "shard.json", manifest)
         remove(target)
         temporary.replace(target)
@@ -128,10 +128,10 @@ def read_manifest(path: Path, *keys: str, missing: str, remedy: str) -> dict[str
     """
     if not is_there(path):
         raise ValueError(missing)
+    manifest = read_object(path, remedy=remedy)
+    if manifest.get("format") != FORMAT:
+        raise ValueError(f"{path}: format {manifest.get('format')}, this version reads {FORMAT}; {remedy}")
     with stored(path, remedy=remedy):
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if manifest.get("format") != FORMAT:
-            raise ValueError(f"{path}: format {manifest.get('format')}, this version reads {FORMAT}; {remedy}")
         _ = [manifest[key] for key in keys]
     return manifest
 
@@ -141,21 +141,23 @@ def _write(
     tokenizer: TextTokenizer,
     folder: Path,
     held_out: frozenset[bytes],
-    progress: Callable[[int], None],
+    report: Callable[[int], None],
 ) -> dict[str, Any]:
-    counts, dtype = Counts(), token_dtype(tokenizer.vocab_size)
+    counts, dtype, reported = Counts(), token_dtype(tokenizer.vocab_size), 0
     encode = encoder(tokenizer, dtype)
     names = ["tokens.bin", "ends.bin", *(["digests.bin"] if shard.split == "validation" else [])]
     paths = [folder / name for name in names]
     with ExitStack() as stack:
         files = {path.name: stack.enter_context(path.open("wb")) for path in paths}
         for batch in _batches(shard.open(), counts, held_out):
-            before = counts.text_bytes
             _append(batch, encode, np.asarray(tokenizer.eos_id, dtype), counts, files)
-            progress(counts.text_bytes - before)
+            if counts.text_bytes - reported >= REPORT_EVERY:
+                reported = counts.text_bytes
+                report(reported)
         for file in files.values():
             file.flush()
             sync(file.fileno())
+    report(counts.text_bytes)
     assert counts.read == counts.documents + counts.empty + counts.duplicates
     return {
         "format": FORMAT,
