@@ -64,7 +64,8 @@ def _prepared(args: argparse.Namespace) -> dict[str, Any]:
         manifest = assemble(*sections, args.out)
         log(f"{args.out}: {len(manifest['shards'])} shards")
         return manifest
-    one_thread(args.workers)
+    if args.workers > 1:  # they share the cores: each encodes with one thread, which the tokenizer's library reads here
+        os.environ["RAYON_NUM_THREADS"] = "1"
     return prepare(*sections, args.out, log=log, workers=args.workers)
 
 
@@ -78,7 +79,7 @@ def _report(out: Path, manifest: dict[str, Any]) -> None:
 
 
 def add_study_arguments(parser: argparse.ArgumentParser, *, required: bool = True, out: bool = True) -> None:
-    """What the commands of the data room share: which study, and its data folder."""
+    """The arguments that the commands of the data room share: the study, and its data folder."""
     which = parser.add_mutually_exclusive_group(required=required)
     which.add_argument(
         "--config",
@@ -99,10 +100,13 @@ def study_sections(args: argparse.Namespace) -> tuple[DataConfig, TokenizerConfi
 
     Raises ValueError when the request is no JSON or a section is missing or wrong.
     """
-    if args.request is None:
-        return _sections_of_files(args.config)
+    from mpadam.plan.need import planned
+    from mpadam.study.load import load_study
     from mpadam.study.text import DataConfig, TokenizerConfig
 
+    if args.request is None:
+        study = load_study(args.config)
+        return planned(study), study.tokenizer
     request = _request(args)
     if set(request) != {"data", "tokenizer"}:
         raise ValueError('--request: write {"data": {...}, "tokenizer": {...}}, with these two keys')
@@ -115,21 +119,13 @@ def data_section(args: argparse.Namespace) -> DataConfig:
     Raises ValueError as `study_sections`.
     """
     if args.request is None:
-        return _sections_of_files(args.config)[0]
+        return study_sections(args)[0]
     from mpadam.study.text import DataConfig
 
     request = _request(args)
     if "data" not in request or set(request) - {"data", "tokenizer"}:
         raise ValueError('--request: write {"data": {...}}')
     return _section("data", DataConfig, request)
-
-
-def _sections_of_files(paths: list[Path]) -> tuple[DataConfig, TokenizerConfig]:
-    from mpadam.plan.need import planned
-    from mpadam.study.load import load_study
-
-    study = load_study(paths)
-    return planned(study), study.tokenizer
 
 
 def _request(args: argparse.Namespace) -> dict[str, Any]:
@@ -150,12 +146,6 @@ def _section(name: str, model: type[AnySection], request: dict[str, Any]) -> Any
         location = ".".join([name, *map(str, first["loc"])])
         message = str(first["ctx"]["error"]) if first["type"] == "value_error" else first["msg"]
         raise ValueError(f"--request: {location}: {message}, but it is {first['input']!r}") from None
-
-
-def one_thread(workers: int) -> None:
-    """Let several workers share the cores: each encodes with one thread, which the library reads from here."""
-    if workers > 1:
-        os.environ["RAYON_NUM_THREADS"] = "1"
 
 
 def log(line: str) -> None:

@@ -1,6 +1,6 @@
-"""How sequences of a fixed length are cut from tokens (paper.md section 4): a registry of two ways.
+"""How sequences of a fixed length L are cut from tokens: a registry of two ways.
 
-    truncate_pad   a document a sequence: its first L tokens, padded where it has fewer (GaLore's protocol)
+    truncate_pad   one document per sequence: its first L tokens, padded where it has fewer (GaLore's protocol)
     pack           documents end to end, cut every L tokens; a rest at the end of an epoch is left out
 
 A budget counts positions, so `truncate_pad` spends part of it on padding.

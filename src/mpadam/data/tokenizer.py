@@ -1,9 +1,9 @@
 """Text to token numbers: a byte-level BPE trained on the study's own text, or a saved Hugging Face tokenizer, from a
-folder or from the hub at a commit (brought here by `mpadam download`, data/download.py).
+folder or from the hub at a commit (fetched by `mpadam download`, data/download.py).
 
 Only `tokenizer.json` and the names of EOS and padding are used, through the `tokenizers` package; transformers is not
-imported. A document is encoded without anything its post-processor would add (BOS, EOS), text that looks like a special
-token stays text, and exactly one EOS is put after each document. The folder written here is one that
+imported. A document is encoded without the tokens that a post-processor would add (BOS, EOS), text that looks like a
+special token stays text, and exactly one EOS follows each document. The folder written here is one that
 `transformers.AutoTokenizer.from_pretrained` loads.
 """
 
@@ -30,7 +30,7 @@ _AGAIN = "save the tokenizer again"
 # Merges are learned from the text's first 256 MB: more changes few of them and costs memory.
 TRAINING_CHARACTERS = 2**28
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
-# A run of this many characters without a blank is no word; one merge at a time, it would take minutes to learn from.
+# So many characters without a blank are no word; learning from them, one merge at a time, would take minutes.
 _NO_WORD = re.compile(r"\S{1000,}")
 # Parts of tokenizer.json that change no number here: they act only on what is added to a text or cut off it.
 _UNUSED = ("truncation", "padding", "post_processor")
@@ -38,7 +38,7 @@ _UNUSED = ("truncation", "padding", "post_processor")
 
 @dataclass(frozen=True)
 class TextTokenizer:
-    """A tokenizer with what training needs to know of it.
+    """A tokenizer, and the facts about it that training needs.
 
     eos_id: ends each document. pad_id: fills rows where nothing counts (EOS where the tokenizer has no padding).
     vocab_size: rows of the embedding: the largest number plus one. fingerprint: of all that changes an encoding.
@@ -90,7 +90,7 @@ def save_bpe(backend: tokenizers.Tokenizer, folder: Path) -> None:
 
 
 def copy_tokenizer(source: Path, folder: Path, *, eos_token: str | None = None) -> None:
-    """Copy the files of a saved tokenizer that are needed to load it again; `eos_token` names its end of text anew."""
+    """Copy the files of a saved tokenizer that loading it needs; `eos_token` replaces its end-of-text token."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in FILES:
         if is_there(source / name):
@@ -101,7 +101,7 @@ def copy_tokenizer(source: Path, folder: Path, *, eos_token: str | None = None) 
 
 
 def load_tokenizer(folder: Path, *, eos_token: str | None = None) -> TextTokenizer:
-    """Read a tokenizer folder; `eos_token` is its end of text, whatever the folder names.
+    """Read a tokenizer folder; `eos_token` overrides the end-of-text token that the folder names.
 
     Raises ValueError when it has no readable tokenizer.json, names no EOS, or names one that is not in its vocabulary.
     """
@@ -138,7 +138,7 @@ def load_tokenizer(folder: Path, *, eos_token: str | None = None) -> TextTokeniz
 
 
 def tokenizer_identity(config: TokenizerConfig) -> dict[str, Any]:
-    """What decides the tokenizer, as far as the configuration and the folder tell: equal when the encoding is."""
+    """What the configuration and the folder tell about the tokenizer: equal for equal encodings."""
     if config.source == "hub":
         return config.model_dump(include={"source", "repo", "revision", "eos_token"}, exclude_none=True)
     if config.source == "folder":
