@@ -135,7 +135,7 @@ def run_mpadam(folder: Path) -> dict[str, Any]:
     tokenize_all(data, out, workers=WORKERS, log=print_to_stderr)
     after = times()
     tokenizer = TokenizerConfig.model_validate_json((folder / "tokenizer.json").read_text())
-    assemble(data, tokenizer, out, log=print_to_stderr)
+    assemble(data, tokenizer, out)
     train = TokenData.open(out).train
     return spent(before, after) | {"tokens": digest(train.document(i)[:-1] for i in range(train.documents))}
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from mpadam.presence import is_there
 
 
 @contextmanager
@@ -21,3 +25,23 @@ def stored(path: Path, *, remedy: str) -> Iterator[None]:
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         why = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"{path}: not what this version of mpadam writes ({why}); {remedy}") from error
+
+
+def read_object(path: Path, *, remedy: str) -> dict[str, Any]:
+    """The object in a JSON file, empty where there is no file.
+
+    Raises ValueError as `stored` where the file holds something else.
+    """
+    if not is_there(path):
+        return {}
+    with stored(path, remedy=remedy):
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return {**content}
+
+
+def sha256(path: Path) -> str | None:
+    """SHA-256 of a file in hexadecimal digits, None where there is no file."""
+    if not is_there(path):
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,14 +1,21 @@
-"""`mpadam data`: a study's text, tokenizer and token files, in one job; or the last stage alone; or a look at them."""
+"""`mpadam data`: prepares a study's text, tokenizer and token files in one job, or runs the last stage, or shows them.
+
+The arguments that say which study are shared with `mpadam tokenizer`, `tokenize` and `download`.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    from mpadam.study.section import Section
     from mpadam.study.text import DataConfig, TokenizerConfig
+
+AnySection = TypeVar("AnySection", bound="Section")
 
 HELP = "Prepare a study's data (text, tokenizer, token files, manifest), or look at it: mpadam data inspect."
 EXAMPLE = """mpadam data --config config.yaml --config studies/smoke.yaml --out results/smoke/data
@@ -54,8 +61,11 @@ def _prepared(args: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(f"--workers {args.workers}: at least 1")
     sections = study_sections(args)
     if args.assemble:
-        return assemble(*sections, args.out, log=log)
-    one_thread(args.workers)
+        manifest = assemble(*sections, args.out)
+        log(f"{args.out}: {len(manifest['shards'])} shards")
+        return manifest
+    if args.workers > 1:  # they share the cores: each encodes with one thread, which the tokenizer's library reads here
+        os.environ["RAYON_NUM_THREADS"] = "1"
     return prepare(*sections, args.out, log=log, workers=args.workers)
 
 
@@ -69,7 +79,7 @@ def _report(out: Path, manifest: dict[str, Any]) -> None:
 
 
 def add_study_arguments(parser: argparse.ArgumentParser, *, required: bool = True, out: bool = True) -> None:
-    """What the commands of the data room share: which study, and its data folder."""
+    """The arguments that the commands of the data room share: the study, and its data folder."""
     which = parser.add_mutually_exclusive_group(required=required)
     which.add_argument(
         "--config",
@@ -86,23 +96,56 @@ def add_study_arguments(parser: argparse.ArgumentParser, *, required: bool = Tru
 
 
 def study_sections(args: argparse.Namespace) -> tuple[DataConfig, TokenizerConfig]:
-    """The sections `data` and `tokenizer` that the arguments give."""
-    from mpadam.data.request import from_config, from_json
+    """The sections `data` and `tokenizer` of the study; with the C4 shards that its budgets need, where it names none.
 
-    return from_json(args.request) if args.request is not None else from_config(args.config)
+    Raises ValueError when the request is no JSON or a section is missing or wrong.
+    """
+    from mpadam.plan.need import planned
+    from mpadam.study.load import load_study
+    from mpadam.study.text import DataConfig, TokenizerConfig
+
+    if args.request is None:
+        study = load_study(args.config)
+        return planned(study), study.tokenizer
+    request = _request(args)
+    if set(request) != {"data", "tokenizer"}:
+        raise ValueError('--request: write {"data": {...}, "tokenizer": {...}}, with these two keys')
+    return _section("data", DataConfig, request), _section("tokenizer", TokenizerConfig, request)
 
 
 def data_section(args: argparse.Namespace) -> DataConfig:
-    """The section `data` alone."""
-    from mpadam.data.request import data_from_json, from_config
+    """The section `data` alone, for commands that need no other.
 
-    return data_from_json(args.request) if args.request is not None else from_config(args.config)[0]
+    Raises ValueError as `study_sections`.
+    """
+    if args.request is None:
+        return study_sections(args)[0]
+    from mpadam.study.text import DataConfig
+
+    request = _request(args)
+    if "data" not in request or set(request) - {"data", "tokenizer"}:
+        raise ValueError('--request: write {"data": {...}}')
+    return _section("data", DataConfig, request)
 
 
-def one_thread(workers: int) -> None:
-    """Let several workers share the cores: each encodes with one thread, which the library reads from here."""
-    if workers > 1:
-        os.environ["RAYON_NUM_THREADS"] = "1"
+def _request(args: argparse.Namespace) -> dict[str, Any]:
+    try:
+        content = json.loads(args.request)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"--request: not JSON: {error}") from None
+    return content if isinstance(content, dict) else {}
+
+
+def _section(name: str, model: type[AnySection], request: dict[str, Any]) -> AnySection:
+    from pydantic import ValidationError
+
+    try:
+        return model.model_validate(request[name])
+    except ValidationError as error:
+        first = error.errors()[0]
+        location = ".".join([name, *map(str, first["loc"])])
+        message = str(first["ctx"]["error"]) if first["type"] == "value_error" else first["msg"]
+        raise ValueError(f"--request: {location}: {message}, but it is {first['input']!r}") from None
 
 
 def log(line: str) -> None:

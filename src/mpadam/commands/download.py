@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: here and whole. 75: the hub did not answer; what came is kept, and the next call goes on from there."""
+    """0: all files are here. 75: the hub did not answer; the bytes received are kept, and the next call continues."""
     from mpadam.data.download import download_all, download_shard, download_tokenizer
     from mpadam.data.hub import UnreachableError
 

@@ -1,4 +1,4 @@
-"""`mpadam tokenize`: the second stage of a study's data, one shard a job."""
+"""`mpadam tokenize`: the second stage of a study's data, one shard per job."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Training text from sympy and transformers, validation text from networkx: real English, offline, nothing redistributed.
 The packages are read, never imported. A document is the prose (`prose.py`) of one docstring; a paragraph that mostly
 repeats an earlier one is left out, validation text coming first, so that no training document repeats a validation one.
-Wheels of pure Python hold the same files on every platform; the SHA-256 of the result is checked all the same, since
+Wheels of pure Python hold the same files on every platform; the SHA-256 of the result is checked nevertheless, since
 golden numbers are tied to it.
 
     python -c 'from mpadam.data.builtin import corpus; print(corpus()["validation"][0])'
@@ -12,7 +12,6 @@ golden numbers are tied to it.
 from __future__ import annotations
 
 import ast
-import functools
 import gc
 import hashlib
 import importlib.metadata
@@ -22,11 +21,11 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any
 
 from mpadam.data.prose import Novelty, paragraphs
-from mpadam.data.text import TextShard
+from mpadam.data.text import Split, TextShard
 from mpadam.study.text import DataConfig
 
 PINS = {"sympy": "1.14.0", "transformers": "5.23.0", "networkx": "3.6.1"}
@@ -38,33 +37,29 @@ _NO_PROSE = ("/tests/", "/benchmarks/", "/_antlr/", "/modular_")
 
 
 def identity(data: DataConfig) -> dict[str, Any]:
-    """What the text depends on: cheap, nothing is read."""
+    """What the text depends on; no package is read."""
     return {"packages": PINS, "sha256": SHA256}
 
 
 def shards(data: DataConfig) -> list[TextShard]:
-    """One shard a split."""
+    """One shard per split."""
+    splits: tuple[Split, Split] = ("train", "validation")
     return [
-        TextShard("train-00000-of-00001", "train", _Text),
-        TextShard("validation-00000-of-00001", "validation", _Text),
+        TextShard(f"{split}-00000-of-00001", split, partial(_documents_of, split), partial(_receipt, split))
+        for split in splits
     ]
 
 
-class _Text:
-    """The documents of one split."""
-
-    def __init__(self, shard: TextShard) -> None:
-        self._split = shard.split
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(corpus()[self._split])
-
-    def receipt(self) -> dict[str, Any]:
-        pins = [f"{package} {PINS[package]}" for package in SPLITS[self._split]]
-        return {"packages": pins, "sha256": fingerprint({self._split: corpus()[self._split]})}
+def _documents_of(split: str) -> Iterator[str]:
+    return iter(corpus()[split])
 
 
-@functools.cache
+def _receipt(split: str) -> dict[str, Any]:
+    pins = [f"{package} {PINS[package]}" for package in SPLITS[split]]
+    return {"packages": pins, "sha256": fingerprint({split: corpus()[split]})}
+
+
+@cache
 def corpus() -> dict[str, tuple[str, ...]]:
     """Documents of both splits (about 6 s on two cores).
 
@@ -83,7 +78,7 @@ def corpus() -> dict[str, tuple[str, ...]]:
 def read_corpus() -> dict[str, tuple[str, ...]]:
     """Documents of both splits, unchecked: validation first, so that training text never repeats it.
 
-    A process of its own reads transformers meanwhile, which is half of the work: parsing holds Python's lock.
+    A second process reads transformers, which is half of the work, since parsing holds Python's lock.
     """
     for package in PINS:
         _distribution(package)
@@ -93,7 +88,7 @@ def read_corpus() -> dict[str, tuple[str, ...]]:
         texts = {package: extracts(package) for package in PINS if package != "transformers"}
         output, _ = other.communicate()
     if other.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {other.returncode}: what it said is above")
+        raise RuntimeError(f"{' '.join(command)} ended with {other.returncode}: its output is above")
     texts["transformers"] = json.loads(output)
     return {
         split: tuple(document for package in packages for document in _documents(texts[package], novelty))
@@ -112,7 +107,7 @@ def fingerprint(texts: dict[str, tuple[str, ...]]) -> str:
 
 
 def _documents(texts: list[list[str]], novelty: Novelty) -> Iterator[str]:
-    """Of each docstring's paragraphs those that say something new, where they are long enough together."""
+    """The new paragraphs of each docstring, where they are long enough together."""
     for text in texts:
         document = "\n".join(filter(novelty.keep, text))
         if len(document) >= MINIMUM_CHARACTERS:
@@ -121,9 +116,14 @@ def _documents(texts: list[list[str]], novelty: Novelty) -> Iterator[str]:
 
 def extracts(package: str) -> list[list[str]]:
     """Paragraphs of each docstring of a package, in the order of the files; a repeated docstring counts once."""
-    with _no_garbage_collection():
+    collects = gc.isenabled()
+    gc.disable()  # syntax trees are millions of live objects, among which looking for garbage takes a third of the time
+    try:
         docstrings = dict.fromkeys(docstring for source in _sources(package) for docstring in _docstrings(source))
         return [paragraphs(docstring) for docstring in docstrings]
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _distribution(package: str) -> importlib.metadata.Distribution:
@@ -158,7 +158,7 @@ def _docstrings(source: bytes) -> Iterator[str]:
 
 
 def _docstrings_below(node: ast.AST) -> Iterator[str]:
-    """Descends through statements only: docstrings stand nowhere else, and expressions are most of the tree."""
+    """Descends through statements only: docstrings occur nowhere else, and expressions are most of the tree."""
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         docstring = ast.get_docstring(node, clean=False)
         if docstring:
@@ -167,18 +167,6 @@ def _docstrings_below(node: ast.AST) -> Iterator[str]:
         below = getattr(node, field, None)
         for child in below if isinstance(below, list) else ():
             yield from _docstrings_below(child)
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Syntax trees are millions of small objects that all stay alive: looking for garbage among them costs a third."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _pins() -> str:

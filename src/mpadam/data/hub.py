@@ -1,13 +1,14 @@
-"""One file from the hub, whole or not at all: fetched in as many pieces as it takes, checked against the hub's word.
+"""Fetches one file from the hub, complete or not at all, in as many pieces as it takes, and checks it.
 
 `huggingface_hub` supplies addresses (HF_ENDPOINT, mirrors), credentials, metadata and the HTTP client. Its own download
-starts again from nothing after an interruption, so the bytes are fetched here: a range at a time into a partial file
-beside the target, which a later call continues, even after a kill. Size and checksum are those the hub names (SHA-256
-of large files, git's SHA-1 of small ones); only a file that has both gets the target's name.
+starts again from the first byte after a kill, compares no checksum, and does not wait as long as a server asks by a
+date. The bytes are therefore fetched here, into a partial file next to the target, which a later call continues. Size
+and checksum are those that the hub states (SHA-256 of large files, git's SHA-1 of small ones); only a file that has
+both gets the target's name.
 
-Answers that may change (408, 425, 429, all from 500 to 599, a stall, a reset) are waited for, as long as the server
-asks, else twice as long each time. Those that will not (no such file, no access, a certificate that is not trusted, a
-proxy that wants a password) end the fetch with one line that says what to do.
+After a failure that may pass (HTTP 408, 425, 429, 500 to 599, a stall, a reset) the fetch waits as long as the server
+asks, else twice as long each time, and tries again. Any other failure (no such file, no access, a certificate that is
+not trusted, a proxy that requires a password) ends the fetch with one line that says what to do.
 """
 
 from __future__ import annotations
@@ -33,16 +34,17 @@ from huggingface_hub.utils import build_hf_headers, get_session
 
 from mpadam.atomic import UNSUPPORTED, sync
 from mpadam.presence import is_there
+from mpadam.stored import sha256
 
 Log = Callable[[str], None]
 CHUNK = 2**20  # bytes written at once
 REPORT_EVERY = 64e6  # bytes
-PASSING = frozenset({408, 425, 429, *range(500, 600)})  # answers that a later try may better
-DAMAGED_AT_MOST = 3  # whole files with a wrong checksum, before it is the server's copy that is wrong
+PASSING = frozenset({408, 425, 429, *range(500, 600)})  # HTTP statuses after which a later try may succeed
+DAMAGED_AT_MOST = 3  # complete files with a wrong checksum, before the server's copy is taken to be wrong
 
 
 class UnreachableError(ConnectionError):
-    """The hub did not give the file for now; what came is kept, and a later call goes on from there."""
+    """The hub does not serve the file at present; the bytes received are kept, and a later call continues."""
 
 
 class NotOnHubError(FileNotFoundError):
@@ -63,8 +65,8 @@ class HubFile:
 class Patience:
     """When to give up, and how to wait.
 
-    fruitless: tries in a row that get no further. stall: seconds without a byte that end a try. first, longest: seconds
-    between tries, doubling. longest_asked: seconds a server may ask to wait.
+    fruitless: tries in a row without progress, after which the fetch gives up. stall: seconds without a byte that end a
+    try. first, longest: seconds between tries, doubling. longest_asked: seconds that a server may ask to wait.
     """
 
     fruitless: int = 10
@@ -80,7 +82,7 @@ PATIENT = Patience()
 
 @dataclass(frozen=True)
 class Known:
-    """What the hub says of a file. checksum: SHA-256, or git's SHA-1, in hexadecimal digits."""
+    """What the hub states about a file. checksum: SHA-256, or git's SHA-1, in hexadecimal digits."""
 
     bytes: int
     checksum: str
@@ -95,10 +97,10 @@ class _PassingError(Exception):
 
 
 def fetch(file: HubFile, target: Path, *, log: Log, patience: Patience = PATIENT) -> dict[str, Any]:
-    """Bring `file` to `target`, unless it is there; returns its receipt: repo, revision, file, bytes, sha256.
+    """Fetch `file` to `target`, unless it is there; returns its receipt: repo, revision, file, bytes, sha256.
 
-    Raises NotOnHubError where the hub has no such file, ValueError where waiting cannot help either,
-    UnreachableError where it did not.
+    Raises NotOnHubError where the hub has no such file, ValueError for any other failure that waiting cannot mend, and
+    UnreachableError where waiting did not help.
     """
     known = _patiently(file, patience, log, lambda: _ask(file, patience.stall), lambda: 0)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -112,19 +114,17 @@ def fetch(file: HubFile, target: Path, *, log: Log, patience: Patience = PATIENT
             _patiently(file, patience, log, transfer.attempt, out.tell)
             sync(out.fileno())
             partial.replace(target)
-    with target.open("rb") as whole:
-        sha256 = hashlib.file_digest(whole, "sha256").hexdigest()
     return {
         "repo": file.repo,
         "revision": file.revision,
         "file": file.name,
         "bytes": known.bytes,
-        "sha256": sha256,
+        "sha256": sha256(target),
     }
 
 
 def endpoint() -> str:
-    """The server that is asked, without anything secret in its address."""
+    """The address of the server, without anything secret in it."""
     url = httpx2.URL(constants.ENDPOINT)
     return str(url.copy_with(username=None, password=None, query=None))
 
@@ -132,7 +132,10 @@ def endpoint() -> str:
 def _patiently(
     file: HubFile, patience: Patience, log: Log, attempt: Callable[[], Known | None], reached: Callable[[], int]
 ) -> Any:
-    """The result of `attempt`, tried again as long as tries get further, and `patience.fruitless` times beyond."""
+    """The result of `attempt`, which is repeated until `patience.fruitless` tries in a row make no progress.
+
+    reached: how far the attempts have come, in bytes.
+    """
     fruitless, furthest = 0, reached()
     while True:
         try:
@@ -142,8 +145,8 @@ def _patiently(
             furthest = max(furthest, reached())
             if fruitless >= patience.fruitless:
                 raise UnreachableError(
-                    f"{file.name} of {file.repo}: {endpoint()}: {error}, {fruitless} times in a row; nothing that came "
-                    "is lost: run the command again when the server answers, or set HF_ENDPOINT to a mirror"
+                    f"{file.name} of {file.repo}: {endpoint()}: {error}, {fruitless} times in a row; the bytes "
+                    "received are kept: run the command again when the server answers, or set HF_ENDPOINT to a mirror"
                 ) from None
             seconds = _seconds(error.asked, fruitless, patience)
             log(f"{file.name}: {error}; waiting {seconds:.0f} s")
@@ -160,11 +163,10 @@ def _seconds(asked: float | None, fruitless: int, patience: Patience) -> float:
 
 
 def _ask(file: HubFile, stall: float) -> Known:
-    """Size and checksum of a file, from the headers of its address."""
-    url = _url(file)
+    """Size and checksum of a file, from the headers that its address answers with."""
     _session()
     try:
-        metadata = get_hf_file_metadata(url, timeout=stall, library_name="mpadam")
+        metadata = get_hf_file_metadata(_url(file), timeout=stall, library_name="mpadam")
     except OfflineModeIsEnabled:
         raise ValueError(f"{file.name}: HF_HUB_OFFLINE is set, and the file is not here yet; unset it") from None
     except HfHubHTTPError as error:
@@ -180,8 +182,7 @@ def _ask(file: HubFile, stall: float) -> Known:
         )
     if metadata.commit_hash != file.revision:
         raise ValueError(f"{file.name}: asked for commit {file.revision}, {endpoint()} gives {metadata.commit_hash}")
-    checksum = metadata.etag.lower()
-    if len(checksum) not in (40, 64) or set(checksum) - set("0123456789abcdef"):
+    if not re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", checksum := metadata.etag.lower()):
         raise ValueError(f"{file.name}: {endpoint()} names {metadata.etag!r}, which is no SHA-256 and no git SHA-1")
     return Known(bytes=metadata.size, checksum=checksum)
 
@@ -191,22 +192,23 @@ def _url(file: HubFile) -> str:
 
 
 def _judged(file: HubFile, response: httpx2.Response) -> Exception:
-    """The error that an answer is: to be tried again, or the user's."""
+    """The error for an HTTP status: one to try again after, or the user's."""
     status = response.status_code
     if status == 407:
         return _refused_by_proxy(file, status)
     if status in PASSING:
         return _PassingError(f"HTTP {status}", _asked(response))
     what = f"{file.name} of {file.repo} at {file.revision}: {endpoint()} answers {status}"
-    if status in (401, 403):
-        return ValueError(f"{what}; correct the name, or accept its terms on the hub and log in with  hf auth login")
     if status == 404:
         return NotOnHubError(f"{what}: no such file, repository or commit; correct repo and revision")
-    return ValueError(f"{what}; set HF_ENDPOINT to a server that has it, or unset it")
+    access = "correct the name, or accept its terms on the hub and log in with  hf auth login"
+    return ValueError(
+        f"{what}; {access if status in (401, 403) else 'set HF_ENDPOINT to a server that has it, or unset it'}"
+    )
 
 
 def _failed(file: HubFile, error: httpx2.HTTPError) -> Exception:
-    """The error that no answer is: to be tried again, or the user's."""
+    """The error where no answer came: one to try again after, or the user's."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
@@ -218,23 +220,23 @@ def _failed(file: HubFile, error: httpx2.HTTPError) -> Exception:
     answer = re.match(r"[0-9]{3}\b", str(error)) if isinstance(error, httpx2.ProxyError) else None
     if answer and int(answer[0]) not in PASSING:
         return _refused_by_proxy(file, int(answer[0]))
-    return _PassingError(_words(error))
+    if isinstance(error, httpx2.TimeoutException):  # whose own text may be empty
+        return _PassingError("no byte for too long")
+    return _PassingError(str(error) or type(error).__name__)
 
 
 def _refused_by_proxy(file: HubFile, status: int) -> ValueError:
-    what = f"{file.name}: the proxy on the way to {endpoint()} answers {status}"
+    remedy = "set HF_ENDPOINT to a mirror that it lets through, or HTTPS_PROXY to another proxy"
     if status == 407:
         variable = "HTTPS_PROXY" if endpoint().startswith("https:") else "HTTP_PROXY"
-        return ValueError(
-            f"{what}; give it a user and a password that it knows:  {variable}=http://USER:PASSWORD@HOST:PORT"
-        )
-    return ValueError(f"{what}; set HF_ENDPOINT to a mirror that it lets through, or HTTPS_PROXY to another proxy")
+        remedy = f"give it a user and a password that it knows:  {variable}=http://USER:PASSWORD@HOST:PORT"
+    return ValueError(f"{file.name}: the proxy on the way to {endpoint()} answers {status}; {remedy}")
 
 
 def _session() -> httpx2.Client:
-    """The client of huggingface_hub. When it is made, it reads the certificates and proxies that the environment names.
+    """The client of huggingface_hub, which reads the certificates and proxies that the environment names when created.
 
-    Raises ValueError where it cannot.
+    Raises ValueError where it cannot read them.
     """
     try:
         return get_session()
@@ -253,7 +255,7 @@ def _session() -> httpx2.Client:
 
 
 def _asked(response: httpx2.Response) -> float | None:
-    """Seconds that `Retry-After` asks to wait: it is a number or a date."""
+    """Seconds to wait by the header `Retry-After`, which holds a number or a date."""
     value = response.headers.get("Retry-After", "").strip()
     if value.isdecimal():
         return float(value)
@@ -267,14 +269,14 @@ def _asked(response: httpx2.Response) -> float | None:
 
 
 class _Transfer:
-    """The bytes of a file on their way into `out`, which holds the first of them already."""
+    """The transfer of a file's bytes into `out`, which may already hold the first of them."""
 
     def __init__(self, file: HubFile, known: Known, out: BinaryIO, stall: float, log: Log) -> None:
         self._file, self._known, self._out, self._stall, self._log = file, known, out, stall, log
         self._damaged = 0
 
     def attempt(self) -> None:
-        """One request for all that is missing, and a look at the whole."""
+        """Request the missing bytes once, and check the file."""
         if self._out.tell() < self._known.bytes:
             self._append()
         size, checksum = self._out.tell(), _checksum(self._out, self._known)
@@ -284,18 +286,18 @@ class _Transfer:
         _restart(self._out)
         found = f"came with {size:,} bytes and checksum {checksum}"
         promised = f"{endpoint()} promises {self._known.bytes:,} and {self._known.checksum}"
-        if self._damaged >= DAMAGED_AT_MOST:
-            raise ValueError(
-                f"{self._file.name}: {found}, {self._damaged} times, but {promised}; set HF_ENDPOINT to another "
-                "mirror, or unset it"
-            )
-        raise _PassingError(f"{found}, but {promised}")
+        if self._damaged < DAMAGED_AT_MOST:
+            raise _PassingError(f"{found}, but {promised}")
+        raise ValueError(
+            f"{self._file.name}: {found}, {self._damaged} times, but {promised}; set HF_ENDPOINT to another mirror, or "
+            "unset it"
+        )
 
     def _append(self) -> None:
+        """Append what one answer brings; from the first byte again where the answer starts there."""
+        start, expected = self._out.tell(), self._known.bytes
         headers = {**build_hf_headers(library_name="mpadam"), "Accept-Encoding": "identity"}
-        start = self._out.tell()
-        if start:
-            headers["Range"] = f"bytes={start}-"
+        headers |= {"Range": f"bytes={start}-"} if start else {}
         url, stall = _url(self._file), self._stall
         try:
             with _session().stream("GET", url, headers=headers, timeout=stall, follow_redirects=True) as response:
@@ -303,35 +305,34 @@ class _Transfer:
                 self._write(response.iter_raw(CHUNK))
         except httpx2.HTTPError as error:
             raise _failed(self._file, error) from None
-        if self._out.tell() < self._known.bytes:
-            raise _PassingError(f"the answer ends at byte {self._out.tell():,} of {self._known.bytes:,}")
+        if self._out.tell() < expected:
+            raise _PassingError(f"the answer ends at byte {self._out.tell():,} of {expected:,}")
 
     def _check(self, response: httpx2.Response, start: int) -> None:
-        """Whether an answer brings bytes; from the start again, if that is what it brings."""
-        if response.status_code == 416:  # the partial file goes on past the end of what the server has
-            _restart(self._out)
-            raise _PassingError("HTTP 416")
-        if response.status_code not in (200, 206):
+        """Raise where an answer brings no bytes that continue the file; empty the file where they start it anew."""
+        status = response.status_code
+        if status not in (200, 206, 416):
             raise _judged(self._file, response)
-        here = response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
-        if not here and start:
+        if start and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
             _restart(self._out)
-            if response.status_code == 206:
+            if status == 206:
                 raise _PassingError(f"asked for bytes from {start} on, got others")
+        if status == 416:  # the partial file is longer than the server's
+            raise _PassingError("HTTP 416")
 
     def _write(self, chunks: Iterator[bytes]) -> None:
-        begun, start, out = time.perf_counter(), self._out.tell(), self._out
+        out, total = self._out, self._known.bytes
+        begun, start = time.perf_counter(), out.tell()
         reported = start
         for chunk in chunks:
             out.write(chunk)
             out.flush()
-            if out.tell() > self._known.bytes:
-                return  # more than promised, which the check will see
-            if out.tell() - reported >= REPORT_EVERY or out.tell() == self._known.bytes:
+            if out.tell() > total:
+                return  # too long, which the check of the file reports
+            if out.tell() - reported >= REPORT_EVERY or out.tell() == total:
                 reported = out.tell()
                 rate = (reported - start) / 1e6 / max(time.perf_counter() - begun, 1e-9)
-                done = f"{reported / 1e6:.1f} of {self._known.bytes / 1e6:.1f} MB"
-                self._log(f"{self._file.name}: {done}, {rate:.1f} MB/s")
+                self._log(f"{self._file.name}: {reported / 1e6:.1f} of {total / 1e6:.1f} MB, {rate:.1f} MB/s")
 
 
 def _restart(out: BinaryIO) -> None:
@@ -340,16 +341,12 @@ def _restart(out: BinaryIO) -> None:
 
 
 def _checksum(content: BinaryIO, known: Known) -> str:
-    """Of an open file's content, by the method that the hub's checksum was made with; its position is kept."""
-    position = content.tell()
+    """The checksum of an open file, of the kind that the hub states; the file is left at its end."""
     content.seek(0)
-    if len(known.checksum) == 64:
-        digest = hashlib.file_digest(content, "sha256")  # type: ignore[arg-type]
-    else:
-        digest = hashlib.sha1(f"blob {known.bytes}\0".encode(), usedforsecurity=False)
-        while chunk := content.read(CHUNK):
-            digest.update(chunk)
-    content.seek(position)
+    git = len(known.checksum) == 40
+    digest = hashlib.sha1(f"blob {known.bytes}\0".encode(), usedforsecurity=False) if git else hashlib.sha256()
+    while chunk := content.read(CHUNK):
+        digest.update(chunk)
     return digest.hexdigest()
 
 
@@ -362,9 +359,9 @@ def _is(path: Path, known: Known) -> bool:
 
 @contextmanager
 def _exclusive(path: Path, log: Log) -> Iterator[BinaryIO]:
-    """The file, made where it is missing, open at its end; no other process has it open so at the same time.
+    """The file, created where it is missing, open at its end and locked against other processes.
 
-    On a file system without locks that cannot be kept, which is said; a file that two have written fails its checksum.
+    On a file system without locks a log line says so; a file that two processes have written fails its checksum.
     """
     while True:
         with path.open("ab+") as file:
@@ -378,10 +375,3 @@ def _exclusive(path: Path, log: Log) -> Iterator[BinaryIO]:
                 file.seek(0, os.SEEK_END)
                 yield file
                 return
-
-
-def _words(error: httpx2.HTTPError) -> str:
-    """What happened, for people; a time-out's own text may be empty."""
-    if isinstance(error, httpx2.TimeoutException):
-        return "no byte for too long"
-    return str(error) or type(error).__name__

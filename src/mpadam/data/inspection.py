@@ -1,4 +1,4 @@
-"""What prepared data looks like: counts, lengths, and sequences as the model gets them, decoded.
+"""A summary of prepared data: counts, lengths, and decoded sequences as the model reads them.
 
 mpadam data inspect --out results/smoke/data
 """
@@ -22,7 +22,7 @@ SHOWN = 400  # characters of a sequence
 def inspection(folder: Path, *, sequences: int, seed: int) -> str:
     """A page of text about the data in `folder`.
 
-    sequences: how many to show, of those that a run with the data seed `seed` reads first.
+    sequences: how many of the sequences to show that a run with the data seed `seed` reads first.
     """
     if sequences < 1:
         raise ValueError(f"--sequences {sequences}: at least 1")
@@ -42,7 +42,7 @@ def _counts(data: TokenData) -> Iterator[str]:
         of = manifest[split]
         yield (
             f"{split}: {of['documents']:,} documents of {of['read']:,} read ({of['empty']:,} empty, "
-            f"{of['duplicates']:,} duplicates), {of['tokens']:,} tokens, {of['bytes_per_token']:.2f} bytes a token"
+            f"{of['duplicates']:,} duplicates), {of['tokens']:,} tokens, {of['bytes_per_token']:.2f} bytes per token"
         )
         yield (
             f"{split}: {of['sequences']:,} sequences, {of['positions']:,} positions, {of['padding_share']:.1%} "

@@ -2,21 +2,19 @@
 
     data = TokenData.open(Path("results/smoke/data"))
     batches = TrainBatches(data, sequences="pack", sequence_length=128, global_batch_size=16, seed=1)
-    batch = batches.batch(0)                       # or batches.batch(0, rows=slice(0, 4)): a rank's, a micro-batch's
+    batch = batches.batch(0)              # or batches.batch(0, rows=slice(0, 4)), the part of a rank or a micro-batch
 
-Arrays are NumPy int64, `torch.from_numpy` takes them as they are. `labels` is `input_ids` with -100 where nothing
-counts; the model shifts them, so that a row of L positions gives at most L - 1 targets and its first token is none.
+Arrays are NumPy int64, which `torch.from_numpy` takes without a copy. `labels` is `input_ids` with -100 on padding. The
+model shifts them, so that a row of L positions gives at most L - 1 targets, the first token not among them.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
-import json
 import logging
 import resource
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -28,16 +26,16 @@ import numpy.typing as npt
 
 from mpadam.atomic import UNSUPPORTED
 from mpadam.data.permutation import permute
-from mpadam.data.sequences import SEQUENCES, blank
-from mpadam.data.tokens import FORMAT
+from mpadam.data.sequences import IGNORED, SEQUENCES
+from mpadam.data.tokens import read_manifest
 from mpadam.presence import is_there
-from mpadam.stored import stored
+from mpadam.stored import sha256, stored
 
 log = logging.getLogger(__name__)
 
 Int64 = npt.NDArray[np.int64]
 Half = Literal["selection", "report"]
-OTHER_FILES = 256  # that a process may have open beside its memory maps, each of which keeps one open
+OTHER_FILES = 256  # that a process may have open in addition to its memory maps, each of which keeps one open
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,15 @@ class Batch:
     input_ids: Int64
     labels: Int64
 
+    @staticmethod
+    def of(sequences: Sequence[npt.NDArray[Any]], *, length: int, pad_id: int) -> Batch:
+        """One row per sequence, padded to `length` tokens."""
+        input_ids = np.full((len(sequences), length), pad_id, np.int64)
+        labels = np.full((len(sequences), length), IGNORED, np.int64)
+        for row, tokens in enumerate(sequences):
+            input_ids[row, : len(tokens)] = labels[row, : len(tokens)] = tokens
+        return Batch(input_ids, labels)
+
     @property
     def positions(self) -> int:
         return int(self.input_ids.size)
@@ -54,11 +61,11 @@ class Batch:
     @property
     def target_tokens(self) -> int:
         """Tokens the loss is a mean over: labels after the shift that are not -100."""
-        return int((self.labels[:, 1:] != -100).sum())
+        return int((self.labels[:, 1:] != IGNORED).sum())
 
 
 class TokenSplit:
-    """All shards of one split as one row of documents and one stream of tokens."""
+    """All shards of one split as one sequence of documents and one stream of tokens."""
 
     def __init__(self, folder: Path, shards: list[dict[str, Any]]) -> None:
         self._folder = folder
@@ -144,19 +151,14 @@ class TokenData:
 
         Raises ValueError when the manifest is missing or another version's, or a file is not what it says.
         """
-        path = folder / "manifest.json"
-        if not is_there(path):
-            raise ValueError(f"{folder}: no manifest.json, so this is no prepared data; run  mpadam data  first")
-        with stored(path, remedy="run  mpadam data  again"):
-            manifest = json.loads(path.read_text(encoding="utf-8"))
-            if manifest.get("format") != FORMAT:
-                raise ValueError(
-                    f"{path}: format {manifest.get('format')}, this version reads {FORMAT}; run  mpadam data  again"
-                )
+        path, again = folder / "manifest.json", "run  mpadam data  again"
+        missing = f"{folder}: no manifest.json, so this is no prepared data; run  mpadam data  first"
+        keys = ("fingerprint", "tokenizer_fingerprint", "pad_id", "vocab_size", "shards")
+        manifest = read_manifest(path, *keys, missing=missing, remedy=again)
+        with stored(path, remedy=again):
             for shard in manifest["shards"]:
                 for name, expected in shard["files"].items():
                     _check(folder / "tokens" / shard["name"] / name, expected, verify)
-            _ = [manifest[key] for key in ("fingerprint", "tokenizer_fingerprint", "pad_id", "vocab_size")]
         _allow_files(2 * len(manifest["shards"]) + OTHER_FILES)
         return TokenData(folder, manifest)
 
@@ -206,11 +208,8 @@ class TrainBatches:
     def batch(self, step: int, rows: slice = slice(None)) -> Batch:
         """Batch of a step (0, 1, 2, ...), or the rows of it that a rank or a micro-batch needs."""
         index = self.indices(step)[rows]
-        input_ids, labels = blank(len(index), self._length, self._pad_id)
-        for row, sequence in enumerate(index):
-            tokens = self._layout.read(self._split, self._length, int(sequence))
-            input_ids[row, : len(tokens)] = labels[row, : len(tokens)] = tokens
-        return Batch(input_ids, labels)
+        sequences = [self._layout.read(self._split, self._length, int(sequence)) for sequence in index]
+        return Batch.of(sequences, length=self._length, pad_id=self._pad_id)
 
     def indices(self, step: int) -> Int64:
         """Which sequences the batch holds, in order."""
@@ -255,11 +254,7 @@ class ValidationSet:
         """Batches of `batch_size` sequences, the last one smaller; of every `world_size`-th sequence from `rank` on."""
         mine = self._sequences[rank::world_size]
         for start in range(0, len(mine), batch_size):
-            chunk = mine[start : start + batch_size]
-            input_ids, labels = blank(len(chunk), self._length, self._pad_id)
-            for row, tokens in enumerate(chunk):
-                input_ids[row, : len(tokens)] = labels[row, : len(tokens)] = tokens
-            yield Batch(input_ids, labels)
+            yield Batch.of(mine[start : start + batch_size], length=self._length, pad_id=self._pad_id)
 
     def target_counts(self, vocab_size: int) -> Int64:
         """How often each token number is a target."""
@@ -268,7 +263,7 @@ class ValidationSet:
 
 
 def _allow_files(count: int) -> None:
-    """Let this process have so many files open; many systems start with 1,024, C4 has 1,032 shards of two files."""
+    """Let this process open so many files. Many systems allow 1,024 at first; C4 has 1,032 shards of two files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= count:
         return
@@ -282,7 +277,5 @@ def _check(path: Path, expected: dict[str, Any], verify: bool) -> None:
     if size != expected["bytes"]:
         found = "is missing" if size is None else f"has {size} bytes"
         raise ValueError(f"{path}: {found}, the manifest says {expected['bytes']} bytes; run  mpadam data  again")
-    if verify:
-        with path.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]:
-                raise ValueError(f"{path}: its SHA-256 is not the manifest's; run  mpadam data  again")
+    if verify and sha256(path) != expected["sha256"]:
+        raise ValueError(f"{path}: its SHA-256 is not the manifest's; run  mpadam data  again")

@@ -1,4 +1,4 @@
-"""`manifest.json` of a study's data: what the study needs to know of its token files."""
+"""`manifest.json` of a study's data: the description of its token files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mpadam.data.tokens import FORMAT
 def build_manifest(
     request: dict[str, Any], tokenizer: TextTokenizer, shards: list[dict[str, Any]], folder: Path
 ) -> dict[str, Any]:
-    """Stage 3: what the study needs to know of the token files in `folder`/tokens. Nothing is written.
+    """The manifest of the token files in `folder`/tokens. Nothing is written.
 
     `fingerprint` covers text, split, tokenizer and how sequences are cut. Entropy is in nats, shares are of positions.
     """
@@ -61,7 +61,7 @@ def build_manifest(
 def _summary(
     split: str, shards: list[dict[str, Any]], tokens: TokenSplit, sequences: str, length: int
 ) -> dict[str, Any]:
-    """Counts of a split, and what one pass over it in sequences of this kind is made of."""
+    """Counts of a split, and of the sequences, positions and targets of one pass over it."""
     names = ("read", "documents", "tokens", "text_bytes", "empty", "duplicates", "repaired", "separators_removed")
     total = {name: sum(shard["counts"][name] for shard in shards if shard["split"] == split) for name in names}
     rows = SEQUENCES[sequences].count(tokens, length)
@@ -79,6 +79,6 @@ def _summary(
 
 
 def _entropy(counts: Any) -> float:
-    """Entropy in nats of the distribution that these counts are: what the best guess without context costs a token."""
+    """Entropy of these counts in nats: the loss per token of the best prediction without context."""
     share = counts[counts > 0] / counts.sum()
     return float(-(share * np.log(share)).sum())

@@ -1,7 +1,7 @@
-"""A shuffle that is a function: the place of any one of billions of sequences, without a list of them.
+"""A shuffle computed as a function: the position of any of billions of sequences, without a list of them.
 
-A Feistel network permutes the numbers below a power of four; numbers at or above the wanted size are sent through it
-again until they fall below ("cycle walking"), which permutes exactly the numbers below that size.
+A Feistel network permutes the numbers below a power of four. Numbers at or above the wanted size pass through it again
+until they fall below ("cycle walking"), which permutes exactly the numbers below that size.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # SplitMi
 
 
 def permute(index: npt.NDArray[np.int64], *, size: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-    """Where the shuffle (seed, epoch) of `size` things puts each of `index` (all in 0..size-1)."""
+    """The positions that the shuffle (seed, epoch) of `size` items gives the items `index` (all in 0..size-1)."""
     keys = _keys(seed, epoch)
     half = max(1, -(-(size - 1).bit_length() // 2))
     place = _feistel(index.astype(np.uint64), half, keys)

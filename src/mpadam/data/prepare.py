@@ -2,9 +2,9 @@
 
     results/<study>/data/{manifest.json, tokenizer/, tokens/<shard>/}
 
-It works in a hidden folder beside its results and moves them into place when all is whole, the manifest last: a folder
-without manifest is no data, a failure leaves nothing, a kill leaves what the next call sweeps away. A folder is for one
-process at a time, which the workflow sees to.
+The files are made in a hidden folder inside `out` and moved into place when all are complete, the manifest last: a
+folder without a manifest is no data, a failure leaves nothing, and what a killed call leaves the next call deletes. One
+process at a time may work on a folder, which the workflow ensures.
 
     mpadam data --config config.yaml --config studies/smoke.yaml --out results/smoke/data
 """
@@ -14,10 +14,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mpadam.atomic import remove, write_json
+from mpadam.atomic import remove
 from mpadam.data.loader import TokenData
-from mpadam.data.manifest import build_manifest
-from mpadam.data.stages import Log, data_request, make_tokenizer, tokenize_all
+from mpadam.data.stages import Log, assemble, data_request, make_tokenizer, tokenize_all
 from mpadam.study.text import DataConfig, TokenizerConfig
 
 
@@ -37,9 +36,15 @@ def prepare(data: DataConfig, tokenizer: TokenizerConfig, out: Path, *, log: Log
             log(f"{out}: already prepared ({manifest['fingerprint']})")
             return manifest
         remove(stage)
-        manifest = _stages(data, tokenizer, stage, log, workers)
-        _move(stage, out)
-        write_json(out / "manifest.json", manifest)
+        log(f"tokenizer: {tokenizer.source}")
+        made = make_tokenizer(data, tokenizer, stage / "tokenizer")
+        log(f"tokenizer: {made.vocab_size} tokens ({made.fingerprint})")
+        tokenize_all(data, stage, workers=workers, log=log)
+        manifest = assemble(data, tokenizer, stage)
+        remove(out / "manifest.json")
+        for name in ("tokenizer", "tokens", "manifest.json"):
+            remove(out / name)
+            (stage / name).replace(out / name)
         return manifest
     finally:
         remove(stage)
@@ -47,25 +52,8 @@ def prepare(data: DataConfig, tokenizer: TokenizerConfig, out: Path, *, log: Log
             out.rmdir()
 
 
-def _stages(data: DataConfig, tokenizer: TokenizerConfig, stage: Path, log: Log, workers: int) -> dict[str, Any]:
-    """Tokenizer and token files, in `stage`; returns their manifest."""
-    log(f"tokenizer: {tokenizer.source}")
-    text_tokenizer = make_tokenizer(data, tokenizer, stage / "tokenizer")
-    log(f"tokenizer: {text_tokenizer.vocab_size} tokens ({text_tokenizer.fingerprint})")
-    shards = tokenize_all(data, stage, workers=workers, log=log)
-    return build_manifest(data_request(data, tokenizer), text_tokenizer, shards, stage)
-
-
-def _move(stage: Path, out: Path) -> None:
-    """Put what is whole in its place; without manifest until the caller writes it."""
-    (out / "manifest.json").unlink(missing_ok=True)
-    for name in ("tokenizer", "tokens"):
-        remove(out / name)
-        (stage / name).replace(out / name)
-
-
 def _existing(out: Path, request: dict[str, Any]) -> dict[str, Any] | None:
-    """The manifest in `out`, if it answers this very request and its files are whole."""
+    """The manifest in `out`, if it answers this request and its files are complete."""
     try:
         manifest = TokenData.open(out).manifest
     except (ValueError, KeyError):

@@ -1,8 +1,8 @@
-"""English prose out of docstrings, and the removal of text that was said before.
+"""English prose from docstrings, and the removal of repeated text.
 
-`paragraphs` turns one docstring into its paragraphs of prose; `Novelty` forgets a paragraph when half of it stands in
-paragraphs kept earlier. Both are plain functions of the characters: no Unicode tables, no hashing that varies between
-processes or versions of Python, so that the corpus made of them (`builtin.py`) has the same bytes everywhere.
+`paragraphs` turns one docstring into its paragraphs of prose; `Novelty` refuses a paragraph when half of it occurs in
+paragraphs kept earlier. Both depend on the characters alone: they use no Unicode tables and no hashing that varies
+between processes or versions of Python, so that the corpus (`builtin.py`) has the same bytes everywhere.
 
 What counts as prose, in this order:
   1. fenced code, doctests, literal blocks (after `::`), directives (`.. math::`) with what is indented under them, and

@@ -1,6 +1,6 @@
-"""How sequences of a fixed length are cut from tokens (paper.md section 4): a registry of two ways.
+"""How sequences of a fixed length L are cut from tokens: a registry of two ways.
 
-    truncate_pad   a document a sequence: its first L tokens, padded where it has fewer (GaLore's protocol)
+    truncate_pad   one document per sequence: its first L tokens, padded where it has fewer (GaLore's protocol)
     pack           documents end to end, cut every L tokens; a rest at the end of an epoch is left out
 
 A budget counts positions, so `truncate_pad` spends part of it on padding.
@@ -37,11 +37,6 @@ class Layout:
     count: Callable[[Documents, int], int]
     read: Callable[[Documents, int, int], Tokens]
     cut: Callable[[Iterable[Tokens], int, int], Iterator[Tokens]]
-
-
-def blank(rows: int, length: int, pad_id: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Input and labels of padding only."""
-    return np.full((rows, length), pad_id, np.int64), np.full((rows, length), IGNORED, np.int64)
 
 
 def _cut_documents(documents: Iterable[Tokens], length: int, targets: int) -> Iterator[Tokens]:

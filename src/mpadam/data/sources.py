@@ -1,8 +1,8 @@
-"""Where text comes from: a registry of sources, by the name that `data.source` gives.
+"""The sources of text: a registry, by the name that `data.source` gives.
 
-A source is two functions of the `data` section: `identity`, a cheap description that changes when the text does
-(Snakemake asks for it at each parse; it opens no text and imports nothing heavy), and `shards`, the text itself.
-To add a source: write a module with these two functions and enter it in `SOURCES`.
+A source is two functions of the `data` section: `identity`, a description that changes when the text does (computed at
+each parse of the workflow, so it opens no text and imports nothing heavy), and `shards`, the text itself. To add a
+source, write a module with these two functions and enter it in `SOURCES`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ SOURCES: dict[str, Source] = {
 
 
 def source_identity(data: DataConfig) -> dict[str, Any]:
-    """What the text is, without reading it: equal when the text is, whenever the files were touched.
+    """A description of the text, made without reading it: equal for equal text, whatever the dates of its files.
 
-    For folders names and sizes of the files, for `c4_hub` commit and shards, for `builtin` versions and checksum.
-    Raises ValueError when a folder or shard is missing.
+    It holds the names and sizes of a folder's files, the commit and shards of `c4_hub`, or the versions and checksum of
+    `builtin`. Raises ValueError when a folder or shard is missing.
     """
     return {"source": data.source, **SOURCES[data.source].identity(data)}
 
 
 def text_shards(data: DataConfig) -> list[TextShard]:
-    """All shards of the study's text, in order; a job can take one alone."""
+    """All shards of the study's text, in order; one job can read a single one."""
     return SOURCES[data.source].shards(data)

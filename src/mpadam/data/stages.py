@@ -1,22 +1,21 @@
 """The stages of a study's data, each a function that can be a job of its own.
 
-`make_tokenizer`, then `tokenize_one` for each shard (validation shards first), then `assemble`. What they leave is byte
-for byte what `prepare` (prepare.py) makes in one job.
+`make_tokenizer`, then `tokenize_one` for each shard (validation shards first), then `assemble`. Their files equal those
+that `prepare` (prepare.py) makes in one job, byte for byte.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mpadam.atomic import write_json
+from mpadam.canonical import record_sha256
 from mpadam.data.manifest import build_manifest
 from mpadam.data.sources import source_identity, text_shards
 from mpadam.data.text import TextShard
@@ -39,14 +38,14 @@ from mpadam.data.tokens import (
     utf8,
 )
 from mpadam.presence import is_there
-from mpadam.stored import stored
+from mpadam.stored import read_object, sha256
 from mpadam.study.text import DataConfig, TokenizerConfig
 
 Log = Callable[[str], None]
 
 
 def data_request(data: DataConfig, tokenizer: TokenizerConfig) -> dict[str, Any]:
-    """What of the configuration the data depends on: neither where a folder lies, nor how many epochs are allowed."""
+    """The part of the configuration that the data depends on: neither the place of a folder nor the epochs allowed."""
     return {
         "source": source_identity(data),
         "tokenizer": tokenizer_identity(tokenizer),
@@ -57,7 +56,7 @@ def data_request(data: DataConfig, tokenizer: TokenizerConfig) -> dict[str, Any]
 def make_tokenizer(data: DataConfig, tokenizer: TokenizerConfig, folder: Path) -> TextTokenizer:
     """Stage 1: train the tokenizer on the training text, or copy the given one; returns it as read from `folder`.
 
-    `origin.json` beside it says what it was made of, and is all that the workflow looks at.
+    `origin.json` in the same folder records what it was made of, and is the file that the workflow watches.
     """
     if tokenizer.source == "bpe":
         assert tokenizer.vocab_size is not None
@@ -87,63 +86,60 @@ def tokenize_one(data: DataConfig, name: str, out: Path, *, log: Log) -> dict[st
     if manifest := _tokenized(shard, tokens, tokenizer, held_out):
         log(f"{name}: already tokenized")
         return manifest
-    with _rate(name, log) as progress:
-        return tokenize_shard(shard, tokenizer, tokens, held_out=held_out, progress=progress)
+    begun = time.perf_counter()
+
+    def report(done: int) -> None:
+        log(f"{name}: {done / 1e6:.1f} MB of text, {done / 1e6 / max(time.perf_counter() - begun, 1e-9):.1f} MB/s")
+
+    return tokenize_shard(shard, tokenizer, tokens, held_out=held_out, report=report)
 
 
-def assemble(data: DataConfig, tokenizer: TokenizerConfig, out: Path, *, log: Log) -> dict[str, Any]:
-    """Stage 3 alone: the manifest of what stages 1 and 2 left in `out`, written there and returned.
+def assemble(data: DataConfig, tokenizer: TokenizerConfig, out: Path) -> dict[str, Any]:
+    """Stage 3: the manifest of what stages 1 and 2 left in `out`, written there and returned.
 
     Raises ValueError when a shard is missing or was made from another file, tokenizer or validation text.
     """
-    request = data_request(data, tokenizer)
-    shards = text_shards(data)
+    request, shards, tokens = data_request(data, tokenizer), text_shards(data), out / "tokens"
     text_tokenizer = load_tokenizer(out / "tokenizer")
     _check_tokenizer(_origin(data, tokenizer), out / "tokenizer")
-    held_out = held_out_hash(_held_out(shards, out / "tokens"))
+    held_out = held_out_hash(_held_out(shards, tokens))
     manifests = []
     for shard in shards:
-        manifest = read_shard_manifest(out / "tokens" / shard.name)
+        manifest = read_shard_manifest(tokens / shard.name)
         if other := _other_than_wanted(manifest, shard, text_tokenizer, held_out):
             raise ValueError(
-                f"{out / 'tokens' / shard.name}: made with another {' and '.join(other)}; run  mpadam tokenize "
-                f"--shard {shard.name}  again"
+                f"{tokens / shard.name}: made with another {' and '.join(other)}; run  mpadam tokenize --shard "
+                f"{shard.name}  again"
             )
         manifests.append(manifest)
     manifest = build_manifest(request, text_tokenizer, manifests, out)
     write_json(out / "manifest.json", manifest)
-    log(f"{out}: {len(shards)} shards")
     return manifest
 
 
-def tokenize_all(data: DataConfig, out: Path, *, workers: int, log: Log) -> list[dict[str, Any]]:
-    """Stage 2 for all shards, validation first; returns their manifests, in order of the text.
+def tokenize_all(data: DataConfig, out: Path, *, workers: int, log: Log) -> None:
+    """Stage 2 for all shards, validation first.
 
     workers: shards at a time; with several, each is a process, and `log` must be a function of a module.
     """
     shards = text_shards(data)
-    names = {split: [shard.name for shard in shards if shard.split == split] for split in ("validation", "train")}
-    manifests: dict[str, dict[str, Any]] = {}
-    if workers == 1:
-        manifests = {name: tokenize_one(data, name, out, log=log) for part in names.values() for name in part}
-    else:
-        context = multiprocessing.get_context("spawn")  # the tokenizer's threads do not survive a fork
-        pool = ProcessPoolExecutor(workers, mp_context=context)
-        try:
-            for part in names.values():
-                jobs = {name: pool.submit(tokenize_one, data, name, out, log=log) for name in part}
-                manifests.update({name: job.result() for name, job in jobs.items()})
-        finally:
-            pool.shutdown(cancel_futures=True)  # after a failure: what has not started yet is left
-    return [manifests[shard.name] for shard in shards]
+    context = multiprocessing.get_context("spawn")  # the tokenizer's threads do not survive a fork
+    pool = ProcessPoolExecutor(workers, mp_context=context) if workers > 1 else None
+    try:
+        for split in ("validation", "train"):
+            names = [shard.name for shard in shards if shard.split == split]
+            list((pool.map if pool else map)(partial(tokenize_one, data, out=out, log=log), names))
+    finally:
+        if pool:
+            pool.shutdown(cancel_futures=True)  # after a failure, shards that have not started are left out
 
 
 def _tokenized(
     shard: TextShard, tokens: Path, tokenizer: TextTokenizer, held_out: frozenset[bytes]
 ) -> dict[str, Any] | None:
-    """The manifest of a shard that is there, whole, and made of this very file; reading it costs a hundredth."""
+    """The manifest of a shard that is there, complete, and made of this file; checking it is much faster."""
     folder = tokens / shard.name
-    if shard.path is None or not is_there(shard.path) or not is_there(folder / "shard.json"):
+    if shard.path is None or not is_there(folder / "shard.json"):
         return None
     try:
         manifest = read_shard_manifest(folder)
@@ -152,21 +148,14 @@ def _tokenized(
     if _other_than_wanted(manifest, shard, tokenizer, held_out_hash(held_out)):
         return None
     files = {folder / name: expected["sha256"] for name, expected in manifest["files"].items()}
-    whole = all(_sha256(path) == sha256 for path, sha256 in {**files, shard.path: manifest["source"]["sha256"]}.items())
-    return manifest if whole else None
-
-
-def _sha256(path: Path) -> str | None:
-    if not is_there(path):
-        return None
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    files[shard.path] = manifest["source"]["sha256"]
+    return manifest if all(sha256(path) == expected for path, expected in files.items()) else None
 
 
 def _other_than_wanted(
     manifest: dict[str, Any], shard: TextShard, tokenizer: TextTokenizer, held_out: str
 ) -> list[str]:
-    """In what a shard's token files differ from those that would be made now, as far as can be told without reading."""
+    """What a shard's token files were made with that is not wanted now, as far as their manifest tells."""
     expected = {
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "held_out": held_out if shard.split == "train" else held_out_hash(frozenset()),
@@ -190,17 +179,13 @@ def _origin(data: DataConfig, tokenizer: TokenizerConfig) -> dict[str, Any]:
     """What a tokenizer is made of: itself, or the text it learns from, by a checksum of that text's identity."""
     if tokenizer.source != "bpe":
         return tokenizer_identity(tokenizer)
-    text = json.dumps(source_identity(data), sort_keys=True).encode()
-    return {**tokenizer_identity(tokenizer), "text": hashlib.sha256(text).hexdigest()[:16]}
+    return {**tokenizer_identity(tokenizer), "text": record_sha256(source_identity(data))[:16]}
 
 
 def _check_tokenizer(origin: dict[str, Any], folder: Path) -> None:
     """Whether the tokenizer made earlier is the configuration's."""
-    path = folder / "origin.json"
-    with stored(path, remedy="run  mpadam tokenizer  again"):
-        found = json.loads(path.read_bytes()) if is_there(path) else {}
-        other = [key for key, value in origin.items() if found.get(key) != value]
-    if other:
+    found = read_object(folder / "origin.json", remedy="run  mpadam tokenizer  again")
+    if other := [key for key, value in origin.items() if found.get(key) != value]:
         raise ValueError(f"{folder}: made with another {' and '.join(other)}; run  mpadam tokenizer  again")
 
 
@@ -213,22 +198,3 @@ def _training_text(shards: list[TextShard]) -> Iterator[str]:
                 content, _ = utf8(document)
                 if digest(content) not in held_out:
                     yield content.decode()
-
-
-@contextmanager
-def _rate(name: str, log: Log) -> Iterator[Callable[[int], None]]:
-    """Reports bytes of text and speed: every 64 MB, and at the end."""
-    start, done, reported = time.perf_counter(), 0, 0
-
-    def report() -> None:
-        log(f"{name}: {done / 1e6:.1f} MB of text, {done / 1e6 / max(time.perf_counter() - start, 1e-9):.1f} MB/s")
-
-    def progress(count: int) -> None:
-        nonlocal done, reported
-        done += count
-        if done - reported >= 64e6:
-            reported = done
-            report()
-
-    yield progress
-    report()

@@ -1,15 +1,14 @@
 """Text to token numbers: a byte-level BPE trained on the study's own text, or a saved Hugging Face tokenizer, from a
-folder or from the hub at a commit (brought here by `mpadam download`, data/download.py).
+folder or from the hub at a commit (fetched by `mpadam download`, data/download.py).
 
 Only `tokenizer.json` and the names of EOS and padding are used, through the `tokenizers` package; transformers is not
-imported. A document is encoded without anything its post-processor would add (BOS, EOS), text that looks like a special
-token stays text, and exactly one EOS is put after each document. The folder written here is one that
+imported. A document is encoded without the tokens that a post-processor would add (BOS, EOS), text that looks like a
+special token stays text, and exactly one EOS follows each document. The folder written here is one that
 `transformers.AutoTokenizer.from_pretrained` loads.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -21,14 +20,17 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from mpadam.atomic import write_bytes, write_json, write_text
+from mpadam.canonical import sha256_of
 from mpadam.presence import is_there
+from mpadam.stored import read_object
 from mpadam.study.text import TokenizerConfig
 
 PAD, EOS = "<pad>", "</s>"
+_AGAIN = "save the tokenizer again"
 # Merges are learned from the text's first 256 MB: more changes few of them and costs memory.
 TRAINING_CHARACTERS = 2**28
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
-# A run of this many characters without a blank is no word; one merge at a time, it would take minutes to learn from.
+# So many characters without a blank are no word; learning from them, one merge at a time, would take minutes.
 _NO_WORD = re.compile(r"\S{1000,}")
 # Parts of tokenizer.json that change no number here: they act only on what is added to a text or cut off it.
 _UNUSED = ("truncation", "padding", "post_processor")
@@ -36,7 +38,7 @@ _UNUSED = ("truncation", "padding", "post_processor")
 
 @dataclass(frozen=True)
 class TextTokenizer:
-    """A tokenizer with what training needs to know of it.
+    """A tokenizer, and the facts about it that training needs.
 
     eos_id: ends each document. pad_id: fills rows where nothing counts (EOS where the tokenizer has no padding).
     vocab_size: rows of the embedding: the largest number plus one. fingerprint: of all that changes an encoding.
@@ -88,19 +90,18 @@ def save_bpe(backend: tokenizers.Tokenizer, folder: Path) -> None:
 
 
 def copy_tokenizer(source: Path, folder: Path, *, eos_token: str | None = None) -> None:
-    """Copy the files of a saved tokenizer that are needed to load it again; `eos_token` names its end of text anew."""
+    """Copy the files of a saved tokenizer that loading it needs; `eos_token` replaces its end-of-text token."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in FILES:
         if is_there(source / name):
             write_bytes(folder / name, (source / name).read_bytes())
     if eos_token is not None:
         path = folder / "tokenizer_config.json"
-        config = json.loads(path.read_bytes()) if is_there(path) else {}
-        write_json(path, {**config, "eos_token": eos_token})
+        write_json(path, {**read_object(path, remedy=_AGAIN), "eos_token": eos_token})
 
 
 def load_tokenizer(folder: Path, *, eos_token: str | None = None) -> TextTokenizer:
-    """Read a tokenizer folder; `eos_token` is its end of text, whatever the folder names.
+    """Read a tokenizer folder; `eos_token` overrides the end-of-text token that the folder names.
 
     Raises ValueError when it has no readable tokenizer.json, names no EOS, or names one that is not in its vocabulary.
     """
@@ -137,7 +138,7 @@ def load_tokenizer(folder: Path, *, eos_token: str | None = None) -> TextTokeniz
 
 
 def tokenizer_identity(config: TokenizerConfig) -> dict[str, Any]:
-    """What decides the tokenizer, as far as the configuration and the folder tell: equal when the encoding is."""
+    """What the configuration and the folder tell about the tokenizer: equal for equal encodings."""
     if config.source == "hub":
         return config.model_dump(include={"source", "repo", "revision", "eos_token"}, exclude_none=True)
     if config.source == "folder":
@@ -158,25 +159,18 @@ def _beginning(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _special(backend: tokenizers.Tokenizer, folder: Path, key: str) -> int | None:
-    """Number of the special token that the folder's configuration calls `key`, if it names one."""
-    for name in FILES[1:]:
-        if not is_there(folder / name):
-            continue
-        try:
-            token = json.loads((folder / name).read_text(encoding="utf-8")).get(key)
-        except (ValueError, AttributeError):
-            raise ValueError(f"{folder / name}: not a JSON object; save the tokenizer again") from None
+    """Number of the special token that the folder's configuration calls `key`, None where it names none."""
+    for path in (folder / name for name in FILES[1:]):
+        token = read_object(path, remedy=_AGAIN).get(key)
         content = token.get("content") if isinstance(token, dict) else token
-        if content is None:
-            continue
-        number = backend.token_to_id(content)
-        if number is None:
-            raise ValueError(f"{folder / name}: {key} is {content!r}, which the vocabulary of tokenizer.json lacks")
-        return int(number)
+        if content is not None:
+            number = backend.token_to_id(content)
+            if number is None:
+                raise ValueError(f"{path}: {key} is {content!r}, which the vocabulary of tokenizer.json lacks")
+            return int(number)
     return None
 
 
 def _fingerprint(text: str, eos_id: int) -> str:
     content = {key: value for key, value in json.loads(text).items() if key not in _UNUSED}
-    canonical = json.dumps({"tokenizer": content, "eos_id": eos_id}, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+    return sha256_of({"tokenizer": content, "eos_id": eos_id})[:16]

@@ -1,21 +1,20 @@
-"""A tokenizer from the hub, at a commit, as `mpadam download` has brought it here. Nothing here opens a connection.
+"""A tokenizer from the hub, at a commit, as `mpadam download` has fetched it. Nothing here opens a connection.
 
 downloads/tokenizers/<owner>--<name>/<commit>/{tokenizer.json, ..., receipt.json}
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 
 from mpadam.presence import is_there
-from mpadam.stored import stored
+from mpadam.stored import sha256, stored
 from mpadam.study.text import DataConfig, TokenizerConfig
 
 
 def receipt_path(data: DataConfig, tokenizer: TokenizerConfig) -> Path:
-    """The receipt of the tokenizer's files, which lie beside it."""
+    """The receipt of the tokenizer's files, which are in the same folder."""
     assert tokenizer.repo is not None
     assert tokenizer.revision is not None
     return Path(data.downloads) / "tokenizers" / tokenizer.repo.replace("/", "--") / tokenizer.revision / "receipt.json"
@@ -30,11 +29,10 @@ def fetched(data: DataConfig, tokenizer: TokenizerConfig) -> Path:
     if not is_there(receipt):
         raise ValueError(f"{receipt}: not here; run  mpadam download --tokenizer  first")
     with stored(receipt, remedy="delete it; run  mpadam download --tokenizer  again"):
-        files = {
-            receipt.with_name(name): known["sha256"]
-            for name, known in json.loads(receipt.read_bytes())["files"].items()
-        }
-    for path, expected in files.items():
-        if not is_there(path) or hashlib.sha256(path.read_bytes()).hexdigest() != expected:
-            raise ValueError(f"{path}: not the file that was fetched; run  mpadam download --tokenizer  again")
+        expected = {name: known["sha256"] for name, known in json.loads(receipt.read_bytes())["files"].items()}
+    for name, checksum in expected.items():
+        if sha256(receipt.with_name(name)) != checksum:
+            raise ValueError(
+                f"{receipt.with_name(name)}: not the file that was fetched; run  mpadam download --tokenizer  again"
+            )
     return receipt.parent

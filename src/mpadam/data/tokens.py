@@ -2,34 +2,35 @@
 
     tokens/<shard>/tokens.bin   token numbers, documents end to end, each ended by EOS (uint16, or uint32 above 65,536)
     tokens/<shard>/ends.bin     for each document the position after its last token (uint64)
-    tokens/<shard>/digests.bin  validation shards only: 16 bytes a document, which training text must not have
+    tokens/<shard>/digests.bin  validation shards only: 16 bytes per document, to keep it out of training text
     tokens/<shard>/shard.json   counts, dtype, checksums, tokenizer, where the text came from
 
-All little-endian. A folder is made under a temporary name and renamed when whole; one without shard.json is no data.
+All little-endian. A folder is made under a temporary name and renamed when complete; without shard.json it is no data.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from mpadam.atomic import remove, sync, write_json
-from mpadam.data.text import Text, TextShard
+from mpadam.data.text import TextShard
 from mpadam.data.tokenizer import TextTokenizer
 from mpadam.data.words import Encode, encoder
 from mpadam.presence import is_there
-from mpadam.stored import stored
+from mpadam.stored import read_object, sha256, stored
 
 FORMAT = 1
 BATCH_BYTES = 1_000_000  # of text encoded at once: bounds memory, whatever the shard's size
+REPORT_EVERY = 64e6  # bytes of text
 DIGEST_BYTES = 16
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -42,7 +43,7 @@ class Counts:
     documents: int = 0
     tokens: int = 0
     text_bytes: int = 0  # UTF-8, of the documents kept
-    empty: int = 0  # nothing but blanks, or nothing the tokenizer keeps
+    empty: int = 0  # only blanks, or nothing that the tokenizer keeps
     duplicates: int = 0  # equal to a validation document, left out of training
     repaired: int = 0  # had a lone surrogate, now U+FFFD
     separators_removed: int = 0  # had an EOS inside
@@ -54,12 +55,12 @@ def token_dtype(vocab_size: int) -> str:
 
 
 def digest(content: bytes) -> bytes:
-    """Names a document by its UTF-8."""
+    """A name for a document, from its UTF-8."""
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
 
 
 def utf8(text: str) -> tuple[bytes, bool]:
-    """A text's UTF-8, with U+FFFD for each lone surrogate, which has none; and whether it had any."""
+    """A text's UTF-8, with U+FFFD for each lone surrogate (which UTF-8 cannot encode), and whether there was any."""
     try:
         return text.encode(), False
     except UnicodeEncodeError:
@@ -72,13 +73,13 @@ def digests_of(texts: Iterable[str]) -> frozenset[bytes]:
 
 
 def read_digests(folder: Path) -> frozenset[bytes]:
-    """The digests a validation shard wrote."""
+    """The digests that a validation shard left."""
     content = (folder / "digests.bin").read_bytes()
     return frozenset(content[i : i + DIGEST_BYTES] for i in range(0, len(content), DIGEST_BYTES))
 
 
 def held_out_hash(digests: frozenset[bytes]) -> str:
-    """One name for a set of held-out documents: tells whether two shards left out the same ones."""
+    """A checksum of a set of held-out documents, equal for two shards that left out the same ones."""
     return hashlib.sha256(b"".join(sorted(digests))).hexdigest()[:16]
 
 
@@ -88,20 +89,20 @@ def tokenize_shard(
     folder: Path,
     *,
     held_out: frozenset[bytes] = frozenset(),
-    progress: Callable[[int], None] = lambda characters: None,
+    report: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Any]:
     """Write `folder`/<shard name> and return its manifest.
 
     held_out: digests of the validation documents; a training document among them is counted and left out.
-    progress: told how many bytes of text were encoded since the last call.
+    report: called with the bytes of text encoded so far, every REPORT_EVERY bytes and at the end.
     Raises ValueError (of the source) for text that cannot be read; nothing of the shard is then left.
     """
     target = folder / shard.name
-    temporary = folder / f".{shard.name}.partial"  # a killed job's is swept away by the next one
+    temporary = folder / f".{shard.name}.partial"  # left by a killed job, deleted by the next one
     remove(temporary)
     temporary.mkdir(parents=True)
     try:
-        manifest = _write(shard, tokenizer, temporary, held_out if shard.split == "train" else frozenset(), progress)
+        manifest = _write(shard, tokenizer, temporary, held_out if shard.split == "train" else frozenset(), report)
         write_json(temporary / "shard.json", manifest)
         remove(target)
         temporary.replace(target)
@@ -115,16 +116,23 @@ def read_shard_manifest(folder: Path) -> dict[str, Any]:
 
     Raises ValueError when the folder has none, or another version's.
     """
-    path = folder / "shard.json"
+    missing = f"{folder}: no shard.json, so these are no finished token files; run  mpadam tokenize  again"
+    keys = ("counts", "files", "source", "split", "tokenizer_fingerprint")
+    return read_manifest(folder / "shard.json", *keys, missing=missing, remedy="run  mpadam tokenize  again")
+
+
+def read_manifest(path: Path, *keys: str, missing: str, remedy: str) -> dict[str, Any]:
+    """The manifest in a file, with at least these keys.
+
+    Raises ValueError when there is none (`missing`), or it is damaged or another version's (`remedy`).
+    """
     if not is_there(path):
-        raise ValueError(f"{folder}: no shard.json, so these are no finished token files; run  mpadam tokenize  again")
-    with stored(path, remedy="run  mpadam tokenize  again"):
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if manifest.get("format") != FORMAT:
-            raise ValueError(
-                f"{path}: format {manifest.get('format')}, this version reads {FORMAT}; run  mpadam tokenize  again"
-            )
-        _ = [manifest[key] for key in ("counts", "files", "source", "split", "tokenizer_fingerprint")]
+        raise ValueError(missing)
+    manifest = read_object(path, remedy=remedy)
+    if manifest.get("format") != FORMAT:
+        raise ValueError(f"{path}: format {manifest.get('format')}, this version reads {FORMAT}; {remedy}")
+    with stored(path, remedy=remedy):
+        _ = [manifest[key] for key in keys]
     return manifest
 
 
@@ -133,21 +141,23 @@ def _write(
     tokenizer: TextTokenizer,
     folder: Path,
     held_out: frozenset[bytes],
-    progress: Callable[[int], None],
+    report: Callable[[int], None],
 ) -> dict[str, Any]:
-    counts, dtype = Counts(), token_dtype(tokenizer.vocab_size)
+    counts, dtype, reported = Counts(), token_dtype(tokenizer.vocab_size), 0
     encode = encoder(tokenizer, dtype)
     names = ["tokens.bin", "ends.bin", *(["digests.bin"] if shard.split == "validation" else [])]
-    files = {name: _HashedFile(folder / name) for name in names}
-    text = shard.open()
-    try:
-        for batch in _batches(text, counts, held_out):
-            before = counts.text_bytes
+    paths = [folder / name for name in names]
+    with ExitStack() as stack:
+        files = {path.name: stack.enter_context(path.open("wb")) for path in paths}
+        for batch in _batches(shard.open(), counts, held_out):
             _append(batch, encode, np.asarray(tokenizer.eos_id, dtype), counts, files)
-            progress(counts.text_bytes - before)
-    finally:
+            if counts.text_bytes - reported >= REPORT_EVERY:
+                reported = counts.text_bytes
+                report(reported)
         for file in files.values():
-            file.close()
+            file.flush()
+            sync(file.fileno())
+    report(counts.text_bytes)
     assert counts.read == counts.documents + counts.empty + counts.duplicates
     return {
         "format": FORMAT,
@@ -157,12 +167,12 @@ def _write(
         "counts": asdict(counts),
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "held_out": held_out_hash(held_out),
-        "source": text.receipt(),
-        "files": {name: {"bytes": file.bytes, "sha256": file.sha256} for name, file in files.items()},
+        "source": shard.receipt(),
+        "files": {path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in paths},
     }
 
 
-def _batches(text: Text, counts: Counts, held_out: frozenset[bytes]) -> Iterator[list[bytes]]:
+def _batches(text: Iterator[str], counts: Counts, held_out: frozenset[bytes]) -> Iterator[list[bytes]]:
     """UTF-8 of the documents to encode, about BATCH_BYTES at a time."""
     batch: list[bytes] = []
     size = 0
@@ -185,7 +195,7 @@ def _batches(text: Text, counts: Counts, held_out: frozenset[bytes]) -> Iterator
 
 
 def _append(
-    batch: list[bytes], encode: Encode, eos: npt.NDArray[Any], counts: Counts, files: dict[str, _HashedFile]
+    batch: list[bytes], encode: Encode, eos: npt.NDArray[Any], counts: Counts, files: Mapping[str, BinaryIO]
 ) -> None:
     tokens, ends, digests = [], [], []
     for content, numbers in zip(batch, encode([content.decode() for content in batch]), strict=True):
@@ -207,26 +217,3 @@ def _append(
     files["ends.bin"].write(np.asarray(ends, dtype="<u8").tobytes())
     if "digests.bin" in files:
         files["digests.bin"].write(b"".join(digests))
-
-
-class _HashedFile:
-    """A file that is hashed as it is written."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("wb")
-        self._digest = hashlib.sha256()
-        self.bytes = 0
-
-    def write(self, content: bytes) -> None:
-        self._file.write(content)
-        self._digest.update(content)
-        self.bytes += len(content)
-
-    @property
-    def sha256(self) -> str:
-        return self._digest.hexdigest()
-
-    def close(self) -> None:
-        self._file.flush()
-        sync(self._file.fileno())
-        self._file.close()

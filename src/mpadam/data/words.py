@@ -1,8 +1,9 @@
-"""Documents to token numbers, each word encoded once: the same numbers as the tokenizer's own, several times as fast.
+"""Documents to token numbers, each word encoded once: the numbers of the tokenizer itself, several times as fast.
 
-English text repeats its words, and the library's time goes into each one anew. For two kinds of tokenizer a text may be
-cut at a space without changing a token: `_joint` states when, and why. Words between cuts are kept with their encoding;
-every other tokenizer takes the library's own way. The first documents of each shard are encoded both ways and compared.
+English text repeats its words, and the library encodes each of them anew. For two kinds of tokenizer a text may be cut
+at a space without changing a token: `_joint` states when, and why. The encodings of the words between cuts are kept;
+for every other tokenizer the library encodes the text. The first documents of each shard are encoded both ways and
+compared.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,8 @@ import tokenizers
 
 from mpadam.data.tokenizer import TextTokenizer
 
-WORDS_KEPT = 2**19  # about 120 MB; then all are forgotten, and the frequent ones come back first
-LONGEST_KEPT = 64  # characters: longer words hardly ever come twice
+WORDS_KEPT = 2**19  # about 120 MB; when full, it is emptied, and the frequent words are the first to return
+LONGEST_KEPT = 64  # characters: longer words are hardly ever repeated
 COMPARED = 50  # documents of each shard
 
 # A space after anything but white space and the sign that stands for a space.
@@ -37,30 +37,17 @@ _BYTES = [f"<0x{number:02X}>" for number in range(256)]
 Encode = Callable[[list[str]], list[bytes]]
 
 
-@dataclass(frozen=True)
-class _Joint:
-    """How the words of a text are encoded one by one.
-
-    first, other: what the first word, and each other one, is given in front (its space).
-    mark: what a space inside a word becomes.
-    """
-
-    first: str
-    other: str
-    mark: str
-
-
 def encoder(tokenizer: TextTokenizer, dtype: str) -> Encode:
-    """What turns texts into token numbers without EOS, as bytes of `dtype`: equal to `tokenizer.encode`."""
+    """A function from texts to token numbers without EOS, as bytes of `dtype`; the numbers are `tokenizer.encode`'s."""
     content = json.loads(tokenizer.backend.to_str())
     joint = _joint(content)
     if joint is None:
         return lambda texts: [_bytes(numbers, dtype) for numbers in tokenizer.encode(texts)]
-    return _Compared(tokenizer, _words(content, joint, dtype), dtype)
+    return _Compared(tokenizer, _words(content, *joint, dtype), dtype)
 
 
-def _joint(content: dict[str, Any]) -> _Joint | None:
-    """Where a text may be cut, if this tokenizer lets it be cut at all.
+def _joint(content: dict[str, Any]) -> tuple[str, str] | None:
+    """What the first word gets in front and what a space becomes, where a text may be cut at its spaces; else None.
 
     Byte-level BPE with GPT-2's pattern: no match of the pattern goes on past a character that is no white space into a
     space, so each such space starts a piece of its own. LLaMA's BPE (spaces become U+2581, no pieces before merging):
@@ -77,9 +64,9 @@ def _joint(content: dict[str, Any]) -> _Joint | None:
     if not plain:
         return None
     if content["normalizer"] is None and _is_gpt2(content["pre_tokenizer"]):
-        return _Joint(first="", other=" ", mark=" ")
+        return "", " "
     if content["normalizer"] == _PREPEND_AND_MARK and content["pre_tokenizer"] is None and _starts_only(model):
-        return _Joint(first=_MARK, other=_MARK, mark=_MARK)
+        return _MARK, _MARK
     return None
 
 
@@ -99,34 +86,33 @@ def _starts_only(model: dict[str, Any]) -> bool:
     return complete and not any(_MARK in entry.lstrip(_MARK) for entry in vocabulary)
 
 
-def _words(content: dict[str, Any], joint: _Joint, dtype: str) -> Encode:
+def _words(content: dict[str, Any], first: str, mark: str, dtype: str) -> Encode:
+    """What encodes texts word by word; `first` and `mark` as `_joint` returns them."""
     backend = tokenizers.Tokenizer.from_str(json.dumps({**content, "normalizer": None}))
     backend.encode_special_tokens = True
 
-    def encode(text: str) -> bytes:
-        return _bytes(backend.encode(text, add_special_tokens=False).ids, dtype)
+    def encode(word: str) -> bytes:
+        return _bytes(backend.encode(word.replace(" ", mark), add_special_tokens=False).ids, dtype)
 
-    first = _Known(encode, joint.first, joint.mark)
-    other = first if joint.first == joint.other else _Known(encode, joint.other, joint.mark)
+    others = _Known(encode, mark)
+    heads = others if first == mark else _Known(encode, first)
 
     def document(text: str) -> bytes:
-        if not text:
-            return b""
         head, *tail = _CUT.split(text)
-        return b"".join([first[head], *map(other.__getitem__, tail)])
+        return b"".join([heads[head], *map(others.__getitem__, tail)]) if text else b""
 
     return lambda texts: [document(text) for text in texts]
 
 
 class _Known(dict[str, bytes]):
-    """Encodings of words, made when first asked for."""
+    """Encodings of words with `front` before them, computed when first asked for."""
 
-    def __init__(self, encode: Callable[[str], bytes], front: str, mark: str) -> None:
+    def __init__(self, encode: Callable[[str], bytes], front: str) -> None:
         super().__init__()
-        self._encode, self._front, self._mark = encode, front, mark
+        self._encode, self._front = encode, front
 
     def __missing__(self, word: str) -> bytes:
-        numbers = self._encode(self._front + word.replace(" ", self._mark))
+        numbers = self._encode(self._front + word)
         if len(self) >= WORDS_KEPT:
             self.clear()
         if len(word) <= LONGEST_KEPT:
@@ -135,7 +121,7 @@ class _Known(dict[str, bytes]):
 
 
 class _Compared:
-    """Words' encodings, held against the tokenizer's own for the first documents."""
+    """Encodes word by word, and compares with the tokenizer itself for the first documents."""
 
     def __init__(self, tokenizer: TextTokenizer, words: Encode, dtype: str) -> None:
         self._tokenizer, self._words, self._dtype = tokenizer, words, dtype

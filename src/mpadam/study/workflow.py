@@ -17,12 +17,12 @@ from typing import Any
 from mpadam.canonical import canonical_json
 from mpadam.cluster.resources import host_memory_mb, limited, site_resources, training_resources
 from mpadam.data import c4_hub, tokenizer_hub
-from mpadam.data.need import planned
 from mpadam.data.sources import source_identity, text_shards
 from mpadam.data.text import TextShard
 from mpadam.data.tokenizer import tokenizer_identity
 from mpadam.plan.jobs import runs, trials
 from mpadam.plan.model import CostModel
+from mpadam.plan.need import planned
 from mpadam.source import PACKAGE, files
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey, TuningKey, grid_keys, run_keys, selection_key, trial_values, tuning_keys
