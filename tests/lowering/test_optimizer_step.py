@@ -26,6 +26,7 @@ PROCESSES = 2
 
 pytestmark = [
     pytest.mark.triton,
+    pytest.mark.timeout(0),  # the first test waits for all processes
     pytest.mark.skipif(not TRITON.is_dir(), reason="Triton is not installed: make test-triton"),
 ]
 
