@@ -108,9 +108,10 @@ def divide(x: Tensor, y: Tensor | float) -> Tensor:
     """x / y as IEEE float32 rounds it, also on a GPU, where torch multiplies by the reciprocal of a number, and a
     compiled kernel divides approximately.
 
-    float64 has more than twice the digits of float32, so rounding its quotient again gives the same result.
+    float64 has more than twice the digits of float32, so rounding its quotient again gives the same result. Both are
+    made float64: beside a tensor with dimensions one without would not decide.
     """
-    return (x.double() / y).float() if x.is_cuda else x / y
+    return (x.double() / (y.double() if isinstance(y, Tensor) else y)).float() if x.is_cuda else x / y
 
 
 def halvings(scale: Tensor, amax: Tensor, limit: float) -> Tensor:
