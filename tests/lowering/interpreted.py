@@ -70,13 +70,13 @@ class _Kernel:
         self.tuner = getattr(PyCodeCache.load(source), name)
 
     def run(self, *args: Any, stream: object = None) -> None:
-        signature = self.tuner.triton_meta["signature"]
-        given = list(zip((k for k, v in signature.items() if v != "constexpr"), args, strict=False))
-        sizes = [a.numel() * a.element_size() * (1 + k.startswith("in_out")) for k, a in given if isinstance(a, Tensor)]
+        signature, blocks = self.tuner.triton_meta["signature"], self.tuner.configs[0].kwargs
+        given = dict(zip((name for name in signature if name not in blocks), args, strict=True))
+        tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+        sizes = [t.numel() * t.element_size() * (1 + name.startswith("in_out")) for name, t in tensors.items()]
         _LAUNCHES.append(Launch(self.name, self.source, sum(sizes)))
-        self._enlarge(dict(given)["xnumel"])
-        typed = [_typed(a, signature[k]) for k, a in given]
-        self.tuner.run(*typed, *args[len(given) :], stream=stream)
+        self._enlarge(given["xnumel"])
+        self.tuner.run(*(_typed(value, signature[name]) for name, value in given.items()), stream=stream)
 
     def _enlarge(self, count: int) -> None:
         """Let one program do the work of many; it looks at no bounds where the largest block that inductor knows fits
