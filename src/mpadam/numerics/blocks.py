@@ -109,7 +109,7 @@ def divide(x: Tensor, y: Tensor | float) -> Tensor:
     compiled kernel divides approximately.
 
     float64 has more than twice the digits of float32, so rounding its quotient again gives the same result. Both are
-    made float64: beside a tensor with dimensions one without would not decide.
+    cast: the quotient of a 0-d float64 and a float32 with dimensions is float32.
     """
     return (x.double() / (y.double() if isinstance(y, Tensor) else y)).float() if x.is_cuda else x / y
 
