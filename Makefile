@@ -1,6 +1,7 @@
 # make reproduce   the whole workflow on this machine's CPU, from nothing to tables, figures and a page
 #                  (V=1: with Snakemake's own output)
 # make test        the test suite          make lint   formatters, linters, type checker
+# make test-triton the optimizer step as a GPU would run it, without one (downloads Triton, 200 MB)
 # make image-cpu   an Apptainer image for CPUs                make image-h100   one for H100s (docs/cluster.md)
 # make env         only the environment    make clean  delete the environment and caches (results stay)
 # Every target does its own set-up and repeats nothing that is already done.
@@ -26,7 +27,7 @@ USABLE := $(shell made=$$(sed -n 's/^command = .* -m venv //p' $(VENV)/pyvenv.cf
   [ "$${made%/*}" -ef . ] && $(BIN)/python -I -c 'import pip' 2>/dev/null && \
   [ "$$($(BIN)/python -I -c '$(VERSION)')" = "$$($(ASKED) -I -c '$(VERSION)')" ] && echo yes)
 
-.PHONY: env dev reproduce test lint format clean image-cpu image-h100 another
+.PHONY: env dev reproduce test test-triton lint format clean image-cpu image-h100 another
 env: $(VENV)/.runtime
 dev: $(VENV)/.dev
 
@@ -40,6 +41,10 @@ endif
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	@touch $@
 
+$(VENV)/.triton: $(VENV)/.dev envs/gpu.txt
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/triton "$$(grep '^triton==' envs/gpu.txt)"
+	@touch $@
+
 $(VENV)/.dev: $(VENV)/.runtime envs/dev.txt envs/oracles.txt
 	$(BIN)/python -m pip install --quiet -r envs/dev.txt
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/oracles -r envs/oracles.txt
@@ -51,7 +56,10 @@ reproduce: env
 	@echo "Open $(CURDIR)/results/smoke/index.html"
 
 test: dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not triton" $(PYTEST_ARGS)
+
+test-triton: $(VENV)/.triton
+	$(BIN)/python -m pytest -m triton $(PYTEST_ARGS) tests/lowering
 
 lint: dev
 	$(BIN)/ruff check .

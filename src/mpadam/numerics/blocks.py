@@ -34,6 +34,8 @@ def from_blocks(blocks: Tensor, shape: torch.Size) -> Tensor:
     batch, down, height, across, length = blocks.shape
     if (rows, cols) == (down * height, across * length):
         return blocks.reshape(shape)
+    if blocks.device.type != "cpu":
+        return blocks.reshape(batch, down * height, across * length)[:, :rows, :cols].contiguous().reshape(shape)
     # as_strided and not a slice: it makes torch.compile write the padded blocks first. Fused with the slice, the loop
     # over a row that is not a multiple of the block loses its tail on the CPU (torch 2.13, pytorch issue 195582).
     strides = (down * height * across * length, across * length, 1)
@@ -55,12 +57,27 @@ def scale_blocks(scales: Tensor, shape: torch.Size, block: tuple[int, int]) -> T
     return scales.reshape(math.prod(shape[:-2]), down, 1, across, 1)
 
 
+def keeps_shape(x: Tensor, block: tuple[int, int]) -> bool:
+    """Whether the arithmetic on `x` and its scales is best done in its own shape: on a GPU, where blocks are short.
+
+    Padded blocks and what is cut out of them are different loops to a compiler: blocks would be written to memory.
+    """
+    rows, cols = (1, *x.shape)[-2:] if x.dim() else (1, 1)
+    return x.device.type != "cpu" and bool(rows % block[0] or cols % block[1])
+
+
+def scale_each(scale: Tensor, shape: torch.Size, block: tuple[int, int]) -> Tensor:
+    """The scale of each weight, in the tensor's `shape`, from scales that broadcast with blocks."""
+    return from_blocks(scale.expand(-1, -1, block[0], -1, block[1]), shape)
+
+
 def computed_once(x: Tensor) -> Tensor:
     """`x`, on a CPU in memory of its own, where a compiled kernel then writes it once and reads it afterwards.
 
     A kernel would otherwise compute a block's scale anew for every few elements, the weight for every pass over it, and
-    would cut its vectors to the length of a block, which takes several times as long. A GPU's kernels are expected to
-    hold a block whole (untried). as_strided is what makes torch.compile write it (see `from_blocks`).
+    would cut its vectors to the length of a block, which takes several times as long. On a GPU it is not needed: an FP8
+    step is two kernels, of which the second holds whole blocks, and three where blocks are short (docs/speed.md counts
+    them). as_strided is what makes torch.compile write it (see `from_blocks`).
     """
     if x.device.type != "cpu":
         return x
@@ -91,9 +108,10 @@ def divide(x: Tensor, y: Tensor | float) -> Tensor:
     """x / y as IEEE float32 rounds it, also on a GPU, where torch multiplies by the reciprocal of a number, and a
     compiled kernel divides approximately.
 
-    float64 has more than twice the digits of float32, so rounding its quotient again gives the same result.
+    float64 has more than twice the digits of float32, so rounding its quotient again gives the same result. Both are
+    cast: the quotient of a 0-d float64 and a float32 with dimensions is float32.
     """
-    return (x.double() / y).float() if x.is_cuda else x / y
+    return (x.double() / (y.double() if isinstance(y, Tensor) else y)).float() if x.is_cuda else x / y
 
 
 def halvings(scale: Tensor, amax: Tensor, limit: float) -> Tensor:

@@ -41,8 +41,10 @@ from mpadam.numerics.blocks import (
     finite_amax,
     from_blocks,
     halvings,
+    keeps_shape,
     power_of_two_scale,
     scale_blocks,
+    scale_each,
     scales_shape,
     to_blocks,
 )
@@ -104,25 +106,30 @@ class Fp8Blocks:
         previous: stochastic rounding starts from its scales (see the module).
         """
         check_rounding(x, rounding, bits)
-        blocks = to_blocks(computed_once(x.detach()), self.block)
-        bits = None if bits is None else to_blocks(computed_once(bits), self.block)
-        if bits is None or previous is None:
+        x, bits = computed_once(x.detach()), None if bits is None else computed_once(bits)
+        blocks, drawn = to_blocks(x, self.block), None if bits is None else to_blocks(bits, self.block)
+        if drawn is None or previous is None:
             scale = self._choose_scale(finite_amax(blocks), rounding)
         else:
-            scale = self._moved_scale(blocks, bits, previous)
+            scale = self._moved_scale(blocks, drawn, previous)
         scale = computed_once(scale)
-        codes = saturating_cast(self._scaled(blocks, scale), self.fmt, rounding, bits)
         scales = self._pack_scale(scale.reshape(scales_shape(x.shape, self.block)))
-        return Encoded({"codes": from_blocks(codes.view(torch.uint8), x.shape), "scales": scales}, x.shape)
+        if keeps_shape(x, self.block):
+            scaled = self._scaled(x, scale_each(scale, x.shape, self.block))
+            codes = saturating_cast(scaled, self.fmt, rounding, bits).view(torch.uint8)
+        else:
+            codes = saturating_cast(self._scaled(blocks, scale), self.fmt, rounding, drawn).view(torch.uint8)
+            codes = from_blocks(codes, x.shape)
+        return Encoded({"codes": codes, "scales": scales}, x.shape)
 
     def decode(self, encoded: Encoded, dtype: torch.dtype = torch.float32) -> Tensor:
         """codes * scale; exact in float32, and in bf16 where the scales are powers of two."""
-        return convert(computed_once(from_blocks(self._decode_blocks(encoded), encoded.shape)), dtype)
-
-    def _decode_blocks(self, encoded: Encoded) -> Tensor:
-        grid = get_grid(self.fmt)
+        grid, scale = get_grid(self.fmt), self._scale_of(encoded)
         assert grid.dtype is not None
-        return to_blocks(encoded.codes.view(grid.dtype).to(torch.float32), self.block) * self._scale_of(encoded)
+        codes = encoded.codes.view(grid.dtype).to(torch.float32)
+        if keeps_shape(codes, self.block):
+            return convert(codes * scale_each(scale, encoded.shape, self.block), dtype)
+        return convert(computed_once(from_blocks(to_blocks(codes, self.block) * scale, encoded.shape)), dtype)
 
     def _scale_of(self, encoded: Encoded) -> Tensor:
         """float32 scales, in the shape that broadcasts with blocks."""
