@@ -111,7 +111,7 @@ def _shared(found: Sequence[Lines]) -> Lines:
 
 def _section(collected: Collected, row: RunRow | Trial, tuning: Tuning, here: Path) -> Section:
     folder = RunFolder(row.folder)
-    summary = read_json(folder.summary) or {}
+    summary = (read_json(folder.summary) or {}) if row.hash else {}
     if summary.get("hash") != row.hash:  # refused, or of another trial than the selection is of
         summary = {}
     spec = specification(folder, summary)
