@@ -31,7 +31,9 @@ from torch import Tensor
 from mpadam.numerics import Encoded, NvFp4, nvfp4, random_bits
 from mpadam.numerics.blocks import divide, from_blocks, to_blocks
 from mpadam.numerics.grids import E2M1, E4M3, round_to_grid
+from mpadam.study.archive import open_study
 from mpadam.study.numerics_version import numerics_version
+from mpadam.study.paths import StudyPaths
 from mpadam.study.spec import read_run_file, write_run_file
 
 Rule = Callable[[Tensor, Tensor, Encoded], tuple[Tensor, Tensor]]
@@ -172,12 +174,13 @@ def perplexities(study: Path, seeds: int) -> None:
         data, root = Path(folder) / "data", Path(__file__).parents[1]
         config = [str(root / "config.yaml"), str(root / f"studies/{study.name}.yaml")]
         mpadam(["data", *(word for path in config for word in ("--config", path)), "--out", str(data)])
-        runs = sorted(study.glob("runs/*/*/nvfp4-bf16/*-sr/seed*/run.yaml"))
+        records = open_study(StudyPaths(study.name, study.parent)).records
+        runs = sorted(records.glob("runs/*/*/nvfp4-bf16/*-sr/seed*/run.yaml"))
         for name, rule in RULES.items():
             for run_file in runs:
                 if int(run_file.parent.name.removeprefix("seed")) < seeds:
                     with patch.object(nvfp4, "_moved_scales", rule):
-                        perplexity = trained(run_file, Path(folder) / name / run_file.relative_to(study).parent, data)
+                        perplexity = trained(run_file, Path(folder) / name / run_file.relative_to(records).parent, data)
                     print(
                         f"{name:15}{run_file.parent.parent.name:18}{run_file.parent.name}{perplexity:9.2f}", flush=True
                     )

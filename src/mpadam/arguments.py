@@ -43,12 +43,14 @@ def add_study(parser: argparse.ArgumentParser) -> None:
 
 
 def study_of(args: argparse.Namespace) -> tuple[StudyConfig, StudyPaths]:
-    """The study that `add_study`'s arguments name. Raises ConfigError if its configuration is wrong."""
+    """The study that `add_study`'s arguments name. Raises ConfigError if its configuration is wrong,
+    ValueError if the archive of its runs is damaged."""
+    from mpadam.study.archive import open_study
     from mpadam.study.load import load_study
     from mpadam.study.paths import StudyPaths
 
     config = load_study(args.config)
-    return config, StudyPaths(config.study, args.results, args.view)
+    return config, open_study(StudyPaths(config.study, args.results, args.view))
 
 
 def add_kinds(

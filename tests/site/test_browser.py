@@ -77,9 +77,9 @@ def index(study: FakeStudy) -> Path:
 
 @pytest.fixture(scope="module")
 def pages(index: Path) -> list[Path]:
-    """The index, the page of a run that completed, of one that diverged, of one that is missing."""
+    """The index, the page of a cell that completed, and of one with a diverged run and a missing one."""
     cells = index.parent / "pages" / "tiny" / "1x" / "bf16-bf16"
-    return [index, cells / "m-plus-adam/seed0.html", cells / "adamw/seed1.html", cells / "adamw/seed0.html"]
+    return [index, cells / "m-plus-adam.html", cells / "adamw.html"]
 
 
 #: claims are closed until one opens them
@@ -116,6 +116,8 @@ def test_pages_open_from_disk_without_a_complaint_and_ask_for_nothing_outside(
         assert page.complaints == []
         assert page.evaluate("[...document.images].every(i => i.loading === 'lazy' || i.naturalWidth > 0)")
         for url in page.requests:
+            if url.startswith("data:image/svg+xml,"):
+                continue
             assert path_of(url).is_relative_to(study.paths.root), url
             assert path_of(url).is_file()
 
@@ -192,7 +194,20 @@ def test_a_number_leads_to_all_its_runs_though_they_are_sorted_and_filtered_away
     assert 0 < where < 900
 
 
-def test_a_link_from_the_page_of_a_run_marks_its_cell(browser: Browser, pages: list[Path]) -> None:
+def test_a_number_leads_to_the_section_of_its_run_and_of_its_trials(browser: Browser, index: Path) -> None:
+    page = browser.open(index)
+    for link, heading in (
+        ('#runs a[href$="tiny/1x/bf16-bf16/m-plus-adam.html#seed1"]', "Seed 1"),
+        ('#hyperparameters a[href$="tiny/1x/bf16-bf16/m-plus-adam.html#trials"]', "Tuning trials of tiny bf16-bf16"),
+    ):
+        page.go(index.as_uri())
+        page.go(page.evaluate(f"document.querySelector('{link}').href"))
+        target = "document.querySelector(':target')"
+        assert page.evaluate(f"{target}.querySelector('h2').textContent").startswith(heading)
+        assert page.evaluate(f"{target}.getBoundingClientRect().top") < 900
+
+
+def test_a_link_from_the_page_of_a_cell_marks_its_runs(browser: Browser, pages: list[Path]) -> None:
     page = browser.open(pages[1])
     page.go(page.evaluate("document.querySelectorAll('.kicker a')[1].href"))
     assert page.evaluate("document.querySelectorAll('tr.marked').length") == 2

@@ -27,7 +27,8 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         given = dict(attrs)
-        self.links += [value for name in ("href", "src") if (value := given.get(name))]
+        found = [value for name in ("href", "src") if (value := given.get(name))]
+        self.links += [value for value in found if not (tag == "img" and value.startswith("data:image/svg+xml,"))]
         self.ids += [given["id"]] if given.get("id") else []
         if tag == "img":
             self.alts.append(given.get("alt") or "")

@@ -16,7 +16,9 @@ from mpadam.analysis.claims.report import claims_content
 from mpadam.analysis.claims.sentences import BEGIN, END, TOLD, between_markers, read_sentences, sentences
 from mpadam.analysis.claims.verdicts import VERDICTS
 from mpadam.analysis.collect import collect
+from mpadam.study.archive import open_study
 from mpadam.study.load import ConfigError
+from mpadam.study.paths import StudyPaths
 
 ROOT = Path(__file__).parents[2]
 PILOT = ROOT / "results/example/pilot"
@@ -29,7 +31,8 @@ def test_the_readme_says_what_claims_json_says() -> None:
 
 
 def test_the_readme_counts_the_pilots_runs_and_trials() -> None:
-    runs, trials = (len([*(PILOT / part).rglob("summary.json")]) for part in ("runs", "tuning"))
+    records = open_study(StudyPaths(PILOT.name, PILOT.parent)).records
+    runs, trials = (len([*(records / part).rglob("summary.json")]) for part in ("runs", "tuning"))
     assert f"{runs} runs and {trials} trials" in " ".join(README.split())
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-RUN = next(ROOT.glob("results/example/*/runs/*/*/*/*/*/summary.json")).parent
 BOUND = (
-    *RUN.glob("*.*"),
+    *ROOT.glob("results/example/*/runs.tar.xz"),
+    *ROOT.glob("results/example/*/paper/tables/table2.*"),
     *ROOT.glob("results/example/*/data/**/*.json"),
     *ROOT.glob("docs/images/*.png"),
     *(ROOT / name for name in ("config.yaml", "Makefile", "Snakefile", ".gitignore", "src/mpadam/cli.py")),

@@ -14,6 +14,7 @@ from mpadam.analysis.claims.data import load_claims
 from mpadam.analysis.collect import collect
 from mpadam.cli import main
 from mpadam.site.claims import read_claims
+from mpadam.study.load import ConfigError
 
 PLACE = {"model": "tiny", "budget": 1, "regime": "bf16-bf16", "optimizer": "m-plus-adam"}
 
@@ -38,13 +39,13 @@ def test_every_claim_has_its_verdict_and_its_sentence(study: FakeStudy, html: st
     text = Page(html).text
     shown = read_claims(study.paths.root, collect(study.config, study.paths).digest)
     assert shown is not None
-    assert [one.id for one in shown.claims] == [claim.id for claim in load_claims().claims]
-    for one in shown.claims:
-        assert f"{one.verdict} {one.id} {one.title} {one.statement}" in text
-        assert f"It would be falsified by {one.falsified_by}" in text
-        assert f'<details class="claim" id="claim-{one.id}">' in html
-    assert sum(shown.counts.values()) == len(shown.claims)
-    for verdict, number in shown.counts.items():
+    assert [one["id"] for one in shown["claims"]] == [claim.id for claim in load_claims().claims]
+    for one in shown["claims"]:
+        assert "{verdict} {id} {title} {statement}".format_map(one) in text
+        assert f"It would be falsified by {one['falsified_by']}" in text
+        assert '<details class="claim" id="claim-{id}">'.format_map(one) in html
+    assert sum(shown["counts"].values()) == len(shown["claims"])
+    for verdict, number in shown["counts"].items():
         assert f"{number} {verdict}" in text
 
 
@@ -95,3 +96,13 @@ def test_a_page_without_verdicts_has_no_such_section(tmp_path: Path) -> None:
     assert main(["site", "--config", str(study.config_file), "--results", str(study.paths.results)]) == 0
     html = (study.paths.root / "index.html").read_text(encoding="utf-8")
     assert "verdicts" not in Page(html).ids
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"claims": [{"verdict": "supported"}], "runs_digest": ""}'])
+def test_a_file_that_is_none_of_mpadam_claims_is_one_line(tmp_path: Path, content: str) -> None:
+    (tmp_path / "claims.json").write_text(content)
+    if content == "[]":  # no object, as a torn disk leaves it
+        assert read_claims(tmp_path, "") is None
+        return
+    with pytest.raises(ConfigError, match=r"claims\.json: not what mpadam claims writes; delete it"):
+        read_claims(tmp_path, "")

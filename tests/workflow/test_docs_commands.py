@@ -26,7 +26,8 @@ STAND_INS = {
     r"\s+#.*$": "",
     r"\.venv/bin/": "",
     r"results/(?:smoke|paper)/runs/\w+/1x/bf16-bf16": RUN,
-    r"results/(?:smoke|paper)\b": "results/toy",
+    r"results/(?:smoke|paper|pilot)\b": "results/toy",
+    r"results/example/pilot\b": "results/example/toy",
     r" +--config studies/[\w-]+\.yaml": "",
     r"--config config\.yaml": "--config config.yaml --config toy.yaml",
     r"(mpadam tokenize .*--shard train-)00000(-of-01024)": r"\g<0> && \g<1>00001\2",  # which has two shards

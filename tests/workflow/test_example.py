@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 import yaml
 
 from mpadam.cli import main
 from mpadam.processor import native_bf16_products
+from mpadam.study.archive import ARCHIVE, open_study
 from mpadam.study.auto import Bf16Products
+from mpadam.study.paths import StudyPaths
 from mpadam.study.spec import read_run_file, write_run_file
 from mpadam.training.metrics import read_metrics
 
@@ -21,6 +25,33 @@ EXAMPLE = ROOT / "results" / "example"
 STUDY = EXAMPLE / "pilot"
 MADE = ("paper/tables", "paper/figures", "paper/pages", "paper/index.html", "paper/claims.json")  # of the summaries
 CONFIG = ["--config", str(ROOT / "config.yaml"), "--config", str(ROOT / "studies/pilot.yaml")]
+
+
+@pytest.fixture(scope="module")
+def records() -> Path:
+    """The folder with runs/ and tuning/ from the example's archive."""
+    return open_study(StudyPaths("pilot", EXAMPLE)).records
+
+
+def test_the_example_is_a_few_files_and_its_runs_are_one_small_archive(records: Path) -> None:
+    assert not any((STUDY / part).exists() for part in ("runs", "tuning"))
+    assert len([path for path in EXAMPLE.rglob("*") if path.is_file()]) <= 300
+    assert (STUDY / ARCHIVE).stat().st_size < 4e6
+    assert {path.name for path in records.iterdir()} == {"runs", "tuning", "SHA256SUMS"}
+
+
+def test_every_run_and_trial_has_a_section_and_every_link_of_a_page_leads_to_a_file(records: Path) -> None:
+    pages = {path: path.read_text(encoding="utf-8") for path in (STUDY / "paper").rglob("*.html")}
+    ids = {path: set(re.findall(r' id="([^"]+)"', html)) for path, html in pages.items()}
+    places = set().union(*(re.findall(r"Files in <code>([^<]+)</code>", html) for html in pages.values()))
+    assert places == {path.parent.relative_to(records).as_posix() for path in records.rglob("summary.json")}
+    for path, html in pages.items():
+        for link in set(re.findall(r'<(?:a|img|link)\b[^>]*? (?:href|src)="([^"]+)"', html)):
+            file, _, anchor = unquote(link).partition("#")
+            if not link.startswith("data:image/svg+xml,"):
+                target = (path.parent / file).resolve() if file else path
+                assert target.is_file(), link
+                assert not anchor or anchor in ids[target], link
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +69,11 @@ def _made(folder: str, names: list[str]) -> list[str]:
     return [name for name in names if (place / name).as_posix() in MADE]
 
 
-def test_tables_and_claims_are_what_the_summaries_give(remade: Path) -> None:
+def test_tables_and_claims_are_what_the_summaries_give(remade: Path, records: Path) -> None:
     """Of every run, and byte for byte, but for the long table of looks, which is not kept."""
     assert (remade / "paper/tables/table2.txt").is_file()
     runs = (remade / "paper/tables/runs.csv").read_text().splitlines()[1:]
-    assert len(runs) == len(list(STUDY.glob("runs/*/*/*/*/*/summary.json")))
+    assert len(runs) == len(list(records.glob("runs/*/*/*/*/*/summary.json")))
     assert {line.split(",")[5] for line in runs} <= {"completed", "diverged"}
     tables = [path for path in sorted((remade / "paper/tables").iterdir()) if path.name != "probes.csv"]
     assert len(tables) > 20
@@ -53,7 +84,7 @@ def test_tables_and_claims_are_what_the_summaries_give(remade: Path) -> None:
 
 
 @pytest.mark.parametrize("route", ["native", "float32"])
-def test_a_run_chosen_by_its_hash_trains_to_the_same_losses(route: Bf16Products, tmp_path: Path) -> None:
+def test_a_run_chosen_by_its_hash_trains_to_the_same_losses(route: Bf16Products, records: Path, tmp_path: Path) -> None:
     """Not to the last bit: processors differ in the order of sums. On the one that made the example it is exact.
 
     The example was made with torch's own bf16 products; the run is also trained on the other route. One that rounds at
@@ -61,14 +92,14 @@ def test_a_run_chosen_by_its_hash_trains_to_the_same_losses(route: Bf16Products,
     """
     if route == "native" and not native_bf16_products():
         pytest.skip("torch's own bf16 products take minutes on this processor; it trains on the float32 route")
-    summaries = [json.loads(path.read_text()) for path in STUDY.glob("runs/*/*/*/*/*/summary.json")]
+    summaries = [json.loads(path.read_text()) for path in records.glob("runs/*/*/*/*/*/summary.json")]
     nearest = [summary for summary in summaries if not summary["labels"]["optimizer"].endswith("-sr")]
     chosen = min(nearest, key=lambda summary: summary["hash"])
     labels = chosen["labels"]
     name = f"{labels['model']}/{labels['budget']}x/{labels['regime']}/{labels['optimizer']}/seed{labels['seed']}"
     run = tmp_path / "pilot" / "runs" / name
     run.mkdir(parents=True)
-    shutil.copy(STUDY / "runs" / name / "run.yaml", run)
+    shutil.copy(records / "runs" / name / "run.yaml", run)
     assert main(["data", *CONFIG, "--out", str(tmp_path / "pilot" / "data")]) == 0
     file = read_run_file(run / "run.yaml")
     assert file.spec.hash == chosen["hash"]
@@ -80,7 +111,7 @@ def test_a_run_chosen_by_its_hash_trains_to_the_same_losses(route: Bf16Products,
     trained = json.loads((run / "summary.json").read_text())
     assert (trained["hash"] == chosen["hash"]) == (route == "native")
     assert trained["status"] == chosen["status"]
-    before = [line["loss"] for line in read_metrics(STUDY / "runs" / name / "metrics.jsonl")]
+    before = [line["loss"] for line in read_metrics(records / "runs" / name / "metrics.jsonl")]
     after = [line["loss"] for line in read_metrics(run / "metrics.jsonl")]
     assert len(after) == len(before)
     assert after[:4] == pytest.approx(before[:4], rel=1e-3)  # up to step 30
@@ -89,14 +120,14 @@ def test_a_run_chosen_by_its_hash_trains_to_the_same_losses(route: Bf16Products,
         assert trained["val_loss"] == pytest.approx(chosen["val_loss"], rel=0.01)
 
 
-def test_readme_says_what_half_as_many_updates_chose_for_adamw() -> None:
+def test_readme_says_what_half_as_many_updates_chose_for_adamw(records: Path) -> None:
     """What is written by hand next to the results that `mpadam.analysis.claims.sentences` writes."""
     rates = {
         path.parents[1].name: yaml.safe_load(path.read_text())["values"]["lr"]
-        for path in STUDY.glob("tuning/400k/*/adamw/selected.yaml")
+        for path in records.glob("tuning/400k/*/adamw/selected.yaml")
     }
     (bf16, (other,)) = rates.pop("bf16-bf16"), set(rates.values())
-    runs = STUDY.glob("runs/400k/1x/bf16-bf16/adamw/seed*/summary.json")
+    runs = records.glob("runs/400k/1x/bf16-bf16/adamw/seed*/summary.json")
     ends = sorted(math.exp(json.loads(path.read_text())["val_loss"]) for path in runs)
     assert (len(rates), len(ends)) == (3, 6)
     text = " ".join((ROOT / "README.md").read_text().split())

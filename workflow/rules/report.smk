@@ -1,7 +1,7 @@
 # The results site.
 #
 # Inputs:  tables and figures, the verdicts, the resolved configuration, the source of the site
-# Outputs: results/<study>/index.html, a page to open from disk, and pages/, one for each run
+# Outputs: results/<study>/index.html, a page to open from disk, and pages/, one for each cell
 
 
 rule site:

@@ -16,7 +16,7 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +99,9 @@ class Collected:
     @property
     def refusals(self) -> list[str]:
         """One line for each summary or selection that is not used because something about it does not fit."""
-        runs = self.runs[self.runs["status"] == "refused"]
-        lines = [f"{self.paths.root / folder}/{why}" for folder, why in runs[["folder", "problem"]].to_numpy()]
-        return [*lines, *(f"{self.paths.tuning(t.key)}/{t.problem}" for t in self.tunings if t.status == "refused")]
+        runs, paths = self.runs[self.runs["status"] == "refused"], replace(self.paths, unpacked=None)
+        lines = [f"{paths.root / folder}/{why}" for folder, why in runs[["folder", "problem"]].to_numpy()]
+        return [*lines, *(f"{paths.tuning(t.key)}/{t.problem}" for t in self.tunings if t.status == "refused")]
 
 
 class RefusedError(ValueError):
@@ -143,7 +143,7 @@ def _run_row(
     """The row of one run."""
     folder = RunFolder(paths.run(key))
     row = {**dict.fromkeys(_ABOUT, ""), **dict.fromkeys((*_RESULTS, "diverged_step", "last_finite_loss")), **vars(key)}
-    row |= {"folder": folder.path.relative_to(paths.root).as_posix()}
+    row |= {"folder": folder.path.relative_to(paths.records).as_posix()}
     try:
         if not is_there(folder.summary):
             return row | {"status": "missing", "problem": _why_missing(folder)}

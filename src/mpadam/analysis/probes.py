@@ -63,7 +63,7 @@ def read_looks(collected: Collected) -> Looks:
     ended = collected.runs[collected.runs["status"].isin(("completed", "diverged"))]
     frames = [_empty()]
     for run in ended.to_dict("records"):
-        folder = collected.paths.root / str(run["folder"])
+        folder = collected.paths.records / str(run["folder"])
         if is_there(folder / FILE):
             key = {column: run[column] for column in _KEY}
             frames.append(in_parts(_frame(folder / FILE)).assign(**key, **_about(folder)))

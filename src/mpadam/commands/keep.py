@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-HELP = "copy what is needed to check a study's results: no weights, no tokens, no logs of the workflow"
+HELP = "keep what is needed to check a study's results, its runs and trials in one archive; no weights, no tokens"
 EXAMPLE = "mpadam keep results/pilot results/example/pilot"
 
 

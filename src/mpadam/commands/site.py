@@ -6,7 +6,7 @@ import argparse
 
 from mpadam.arguments import add_study, study_of
 
-HELP = "make index.html of a study and a page for each run, to open from disk"
+HELP = "make index.html of a study and a page for each cell, to open from disk"
 EXAMPLE = "mpadam site --config config.yaml --config studies/smoke.yaml --results results"
 
 

@@ -18,6 +18,7 @@ from mpadam.plan.model import CostModel
 from mpadam.plan.needs import BudgetNeed, DataNeed, budget_needs, data_need, read_manifest, shortages
 from mpadam.plan.observed import finished, observe
 from mpadam.plan.supply import supply
+from mpadam.study.archive import open_study
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import grid_keys
 from mpadam.study.paths import StudyPaths
@@ -58,7 +59,7 @@ def make_plan(config: StudyConfig, results: Path = Path("results"), *, gpu: str 
     results: folder that holds the study's folder; finished runs in it replace assumptions, and are not done again.
     gpu: a key of `assumptions.GPUS`; None: what `cluster.gpu_model` says.
     """
-    paths = StudyPaths(config.study, results)
+    paths = open_study(StudyPaths(config.study, results))
     manifest = read_manifest(config, paths)
     everything = [*runs(config), *trials(config)]
     done = finished(everything, paths)

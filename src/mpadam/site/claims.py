@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,92 +21,43 @@ _GRADES = {
 }
 
 
-@dataclass(frozen=True)
-class Line:
-    """One cell. `cell`: anchor of its runs on the page, empty where it has none."""
-
-    where: str
-    verdict: str
-    text: str
-    reason: str
-    cell: str
+#: of a claim, shown as they are
+_WORDS = {"id", "title", "statement", "verdict", "reason", "falsified_by", "note"}
 
 
-@dataclass(frozen=True)
-class ClaimView:
-    """One claim as the page shows it."""
-
-    id: str
-    title: str
-    statement: str
-    verdict: str
-    reason: str
-    origin: str
-    falsified_by: str
-    note: str
-    lines: tuple[Line, ...]
-
-    @property
-    def anchor(self) -> str:
-        return f"claim-{self.id}"
-
-
-@dataclass(frozen=True)
-class ClaimsView:
-    """All claims, how many have which verdict, and what they were judged by. stale: on other runs than are there."""
-
-    claims: tuple[ClaimView, ...]
-    counts: dict[str, int]
-    sha256: str
-    alpha: float
-    directions_only: bool
-    pooled: bool
-    stale: bool
-
-
-def read_claims(output: Path, digest: str) -> ClaimsView | None:
+def read_claims(output: Path, digest: str) -> dict[str, Any] | None:
     """What claims.json in the folder of tables and figures says; None where there is none yet.
 
-    digest: of the runs as they are (`Collected.digest`). Raises ConfigError if the file is none of `mpadam claims`.
+    Added are `counts` of verdicts, `stale` (they are about other runs than are there), and for each claim its `origin`
+    and its cells as `lines`. digest: of the runs as they are (`Collected.digest`).
+    Raises ConfigError if the file is none of `mpadam claims`.
     """
+    if (content := read_json(output / FILE)) is None:
+        return None
     try:
-        return _read(output, digest)
+        counts = Counter(claim["verdict"] for claim in content["claims"])
+        return content | {
+            "claims": [_claim(claim) for claim in content["claims"]],
+            "counts": {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]},
+            "stale": content["runs_digest"] != digest,
+        }
     except (KeyError, TypeError, AttributeError):
         raise ConfigError(
             f"{output / FILE}: not what mpadam claims writes; delete it and run the workflow again"
         ) from None
 
 
-def _read(output: Path, digest: str) -> ClaimsView | None:
-    content = read_json(output / FILE)
-    if content is None:
-        return None
-    claims = tuple(_view(claim) for claim in content["claims"])
-    counts = Counter(claim.verdict for claim in claims)
-    return ClaimsView(
-        claims,
-        {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]},
-        content["claims_sha256"],
-        content["alpha"],
-        content["directions_only"],
-        content["pooled"],
-        stale=content["runs_digest"] != digest,
-    )
+def _claim(claim: dict[str, Any]) -> dict[str, Any]:
+    if lacking := _WORDS - claim.keys():
+        raise KeyError(min(lacking))
+    origin = f"{_SOURCES[claim['source']]}, {_GRADES[claim['grade']]}"
+    return claim | {"origin": origin, "lines": [_line(cell, claim["unit"]) for cell in claim["cells"]]}
 
 
-def _view(claim: dict[str, Any]) -> ClaimView:
-    words = {name: claim[name] for name in ("id", "title", "statement", "verdict", "reason", "falsified_by", "note")}
-    return ClaimView(
-        **words,
-        origin=f"{_SOURCES[claim['source']]}, {_GRADES[claim['grade']]}",
-        lines=tuple(_line(cell, claim["unit"]) for cell in claim["cells"]),
-    )
-
-
-def _line(cell: dict[str, Any], unit: str) -> Line:
-    return Line(
-        f"{cell['where']}, {cell['contrast']}", cell["verdict"], _number(cell, unit), cell["reason"], cell["cell"]
-    )
+def _line(cell: dict[str, Any], unit: str) -> dict[str, str]:
+    """`cell`: anchor of its runs on the page, empty where it has none."""
+    shown = {name: cell[name] for name in ("verdict", "reason", "cell")}
+    return shown | {"where": f"{cell['where']}, {cell['contrast']}", "text": _number(cell, unit)}
 
 
 def _number(cell: dict[str, Any], unit: str) -> str:

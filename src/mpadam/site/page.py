@@ -15,14 +15,13 @@ from mpadam.site.paper import beside_the_paper
 from mpadam.site.pieces import Download, contents, link, read_pieces
 from mpadam.site.rows import RunRow, by_cell
 from mpadam.site.templating import environment
-from mpadam.site.trials import anchors, tuned
+from mpadam.site.trials import tuning_links
 
 
 def render_page(collected: Collected, rows: list[RunRow]) -> str:
     """The page as HTML; rows: all runs of the study."""
     output = collected.paths.output
     pieces = read_pieces(output)
-    tunings = tuned(collected)
     learned_nothing = set(collected.above_unigram()["folder"])
     return (
         environment()
@@ -39,10 +38,11 @@ def render_page(collected: Collected, rows: list[RunRow]) -> str:
             contents=contents(pieces),
             paper=beside_the_paper(collected),
             cells=by_cell(rows),
-            tunings=tunings,
-            anchors=anchors(tunings),
+            tunings=tuning_links(collected, rows),
             lost=[row for row in rows if row.status != "completed"],
-            above_unigram=[r for r in rows if r.folder.relative_to(collected.paths.root).as_posix() in learned_nothing],
+            above_unigram=[
+                r for r in rows if r.folder.relative_to(collected.paths.records).as_posix() in learned_nothing
+            ],
             refused_tunings=[
                 f"{t.key.model}/{t.key.regime}/{t.key.optimizer}/{t.problem}"
                 for t in collected.tunings

@@ -1,10 +1,11 @@
-"""The lines of the list of runs: what became of each run that the study asks for, and where its page is."""
+"""The lines of the list of runs: what became of each run that the study asks for, and where the pages show it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from mpadam.analysis.cells import CellKey
 from mpadam.analysis.collect import Collected
@@ -20,7 +21,7 @@ class RunRow:
     """A run in a reader's words; what it has no number for is empty.
 
     cell: the folder that it shares with its other seeds, and the anchor of their lines.
-    folder: of the run; page: of the run, relative to `index.html`.
+    folder: of the run; page: of its cell, relative to `index.html`. note: why it has no result.
     """
 
     key: RunKey
@@ -33,23 +34,41 @@ class RunRow:
     loss: str
     steps: str
     seconds: str
-    problem: str
+    note: str
+    hash: str
 
     @property
     def budget(self) -> str:
         return f"{self.key.budget}x"
 
     @property
+    def anchor(self) -> str:
+        """Of its section on the page."""
+        return f"seed{self.key.seed}"
+
+    @property
+    def href(self) -> str:
+        """Of its section, relative to `index.html`."""
+        return f"{quote(self.page)}#{self.anchor}"
+
+    @property
+    def title(self) -> str:
+        return f"Seed {self.key.seed}"
+
+    @property
+    def cell_name(self) -> str:
+        return f"{self.key.model} {self.budget} {self.key.regime} {self.optimizer}"
+
+    @property
     def name(self) -> str:
-        key = self.key
-        return f"{key.model} {self.budget} {key.regime} {self.optimizer}, seed {key.seed}"
+        return f"{self.cell_name}, seed {self.key.seed}"
 
 
 def run_rows(collected: Collected) -> list[RunRow]:
     """All runs that the study asks for, in the order of its grid."""
     labels = {name: style.label for name, style in optimizer_styles(collected.runs["optimizer"]).items()}
     records: list[dict[str, Any]] = collected.runs.to_dict("records")  # type: ignore[assignment]
-    return [_row(run, labels, collected.paths.root) for run in records]
+    return [_row(run, labels, collected.paths.records) for run in records]
 
 
 def by_cell(rows: list[RunRow]) -> dict[str, list[RunRow]]:
@@ -68,18 +87,19 @@ def _row(run: dict[str, Any], labels: dict[str, str], root: Path) -> RunRow:
         key=key,
         cell=cell,
         folder=root / run["folder"],
-        page=f"{PAGES}/{cell}/seed{key.seed}.html",
+        page=f"{PAGES}/{cell}.html",
         optimizer=labels[key.optimizer],
         status=run["status"],
         perplexity=f"{run['val_ppl']:.2f}" if done else "",
         loss=f"{run['val_loss']:.4f}" if done else "",
         steps=f"{run['steps']:,}" if done else "",
         seconds=f"{run['seconds']:,.0f}" if done else "",
-        problem=_problem(run),
+        note=_note(run),
+        hash=run["hash"],
     )
 
 
-def _problem(run: dict[str, Any]) -> str:
+def _note(run: dict[str, Any]) -> str:
     if run["status"] != "diverged":
         return str(run["problem"])
     return f"step {run['diverged_step']}: {run['problem']}"

@@ -1,4 +1,4 @@
-"""The templates of the pages: index.html, run.html, and what stands in them (style.css, tables.js)."""
+"""The templates of the pages: index.html, cell.html, and what they include (style.css, tables.js)."""
 
 from __future__ import annotations
 

@@ -1,80 +1,62 @@
-"""The trials that rates were chosen from, and where the page shows them."""
+"""The trials that rates were chosen from, and where the pages show them."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.style import optimizer_styles
-from mpadam.analysis.tunings import Tuning
-from mpadam.presence import is_there
-from mpadam.site.pieces import link
+from mpadam.analysis.tunings import Tuning, trial_perplexity
 from mpadam.site.records import text_of
-from mpadam.training.folder import RunFolder
-
-_LARGEST_LOSS = 700.0  # exp of it is still a number
+from mpadam.site.rows import RunRow
+from mpadam.study.grid import selection_key
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A tuning trial. `why`: of a further one, why it was made. `curve`: link to its loss curve, None where it is not
-    there."""
-
-    values: str
-    perplexity: str
-    chosen: bool
-    why: str
-    curve: str | None
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """One choice of rates. `anchor`: of its lines on the page."""
+    """A tuning trial. anchor: of its section. note: whether it was chosen, and of a further one, why it was made."""
 
     anchor: str
-    model: str
-    regime: str
-    optimizer: str
-    trials: tuple[Trial, ...]
+    title: str
+    status: str
+    perplexity: str
+    note: str
+    folder: Path
+    hash: str
 
 
-def tuned(collected: Collected) -> list[Tuned]:
-    """Every tuning of the study that has trials."""
+def tuning_links(collected: Collected, rows: Sequence[RunRow]) -> dict[tuple[str, ...], str]:
+    """(model, regime, optimizer), as tables name a row -> its trials, on the page of the first cell with its rates."""
     labels = optimizer_styles(tuning.key.optimizer for tuning in collected.tunings)
-    return [
-        Tuned(
-            anchor=f"tuning/{tuning.key.model}/{tuning.key.regime}/{tuning.key.optimizer}",
-            model=tuning.key.model,
-            regime=tuning.key.regime,
-            optimizer=labels[tuning.key.optimizer].label,
-            trials=trials(collected, tuning, collected.paths.output),
+    pages = {selection_key(collected.config, row.key): row.page for row in reversed(rows)}
+    return {
+        (t.key.model, t.key.regime, labels[t.key.optimizer].label): f"{quote(pages[t.key])}#trials"
+        for t in collected.tunings
+        if t.trials
+    }
+
+
+def trials(collected: Collected, tuning: Tuning) -> tuple[Trial, ...]:
+    """Its trials, the chosen one among them."""
+    return tuple(
+        Trial(
+            anchor=f"trial{number}",
+            title=f"Trial {number}: "
+            + ", ".join(f"{name} {text_of(value)}" for name, value in trial["values"].items()),
+            status=trial["status"],
+            perplexity=f"{trial_perplexity(trial):,.2f}" if trial["status"] == "completed" else "",
+            note=_note(trial, chosen=number == tuning.best),
+            folder=collected.paths.trial(tuning.key, number),
+            hash=str(trial.get("hash", "")),
         )
-        for tuning in collected.tunings
-        if tuning.trials
-    ]
+        for number, trial in enumerate(tuning.trials)
+    )
 
 
-def anchors(found: Sequence[Tuned]) -> dict[tuple[str, ...], str]:
-    """(model, regime, optimizer), as tables name a row, -> where its trials are."""
-    return {(one.model, one.regime, one.optimizer): one.anchor for one in found}
-
-
-def trials(collected: Collected, tuning: Tuning, here: Path) -> tuple[Trial, ...]:
-    """Its trials, with links relative to the folder `here`."""
-    found = []
-    for index, trial in enumerate(tuning.trials):
-        done = trial["status"] == "completed"
-        curve = RunFolder(collected.paths.trial(tuning.key, index)).plot
-        found.append(
-            Trial(
-                values=", ".join(f"{name} {text_of(value)}" for name, value in trial["values"].items()),
-                perplexity=f"{math.exp(min(trial['val_loss'], _LARGEST_LOSS)):,.2f}" if done else str(trial["status"]),
-                chosen=index == tuning.best,
-                why=str(trial.get("why", "")),
-                curve=link(curve, here) if is_there(curve) else None,
-            )
-        )
-    return tuple(found)
+def _note(trial: Mapping[str, Any], *, chosen: bool) -> str:
+    why = [f"further trial: {trial['why']}"] if "why" in trial else []
+    return "; ".join([*(["chosen"] if chosen else []), *why])

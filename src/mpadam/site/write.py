@@ -1,7 +1,7 @@
-"""The site on disk: `index.html`, and below `pages/` a page a run and the style that they share.
+"""The site on disk: `index.html`, and below `pages/` a page for each cell and the style that they share.
 
 The list of runs is in `index.html` itself, so that it opens with a handful of requests (the figures), whatever the
-number of runs. The pages are made aside and put in place whole, so pages of runs that the study no longer asks for go.
+number of runs. The pages are made aside and put in place whole, so pages of cells that the study no longer asks for go.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from pathlib import Path
 
 from mpadam.analysis.collect import Collected
 from mpadam.atomic import remove, write_text
+from mpadam.site.cell_page import render_cell
 from mpadam.site.page import render_page
 from mpadam.site.rows import PAGES, RunRow, by_cell, run_rows
-from mpadam.site.run_page import render_run
 from mpadam.site.templating import environment
 
 
@@ -37,12 +37,11 @@ def write_site(collected: Collected) -> Path:
 def _write_pages(collected: Collected, rows: list[RunRow], folder: Path) -> None:
     """The pages as they will lie in the output folder, written to another."""
     templates = environment()
-    template = templates.get_template("run.html")
+    template = templates.get_template("cell.html")
     for cell in by_cell(rows).values():
-        for row in cell:
-            path = folder / row.page
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(render_run(template, collected, row, cell), encoding="utf-8")
+        path = folder / cell[0].page
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(render_cell(template, collected, cell), encoding="utf-8")
     style = folder / PAGES / "style.css"
     style.parent.mkdir(parents=True, exist_ok=True)
     style.write_text(templates.get_template("style.css").render(), encoding="utf-8")

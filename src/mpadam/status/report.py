@@ -10,6 +10,7 @@ from typing import Any
 
 from mpadam.plan.jobs import Training, further_trials, runs, trials
 from mpadam.status.state import ENDED, STATES, State, read_state
+from mpadam.study.archive import open_study
 from mpadam.study.config import StudyConfig
 from mpadam.study.paths import StudyPaths
 
@@ -56,11 +57,11 @@ class Status:
 
 def read_status(config: StudyConfig, results: Path = Path("results")) -> Status:
     """Look at every run folder that the study asks for."""
-    paths = StudyPaths(config.study, results)
+    paths = open_study(StudyPaths(config.study, results))
     lines = []
     for training in (*trials(config), *further_trials(config, paths), *runs(config)):
         folder = training.folder(paths)
-        lines.append(Line(training, folder.relative_to(paths.root).as_posix(), read_state(folder)))
+        lines.append(Line(training, folder.relative_to(paths.records).as_posix(), read_state(folder)))
     return Status(config.study, tuple(lines))
 
 

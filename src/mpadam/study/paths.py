@@ -13,15 +13,22 @@ class StudyPaths:
     """Folders and files under `results/<study>/`.
 
     view: "" or "paper"; what is made of the runs of `all_paper` lies apart from what is made of those of `all`.
+    unpacked: where runs and trials are that the study's folder has in an archive (`study.archive.open_study`).
     """
 
     study: str
     results: Path = Path("results")
     view: str = ""
+    unpacked: Path | None = None
 
     @property
     def root(self) -> Path:
         return self.results / self.study
+
+    @property
+    def records(self) -> Path:
+        """The folder of runs/ and tuning/: the study's own, unless they are in an archive."""
+        return self.unpacked or self.root
 
     @property
     def output(self) -> Path:
@@ -38,10 +45,10 @@ class StudyPaths:
         return self.data / "manifest.json"
 
     def run(self, key: RunKey) -> Path:
-        return self.root / "runs" / key.model / f"{key.budget}x" / key.regime / key.optimizer / f"seed{key.seed}"
+        return self.records / "runs" / key.model / f"{key.budget}x" / key.regime / key.optimizer / f"seed{key.seed}"
 
     def tuning(self, key: TuningKey) -> Path:
-        return self.root / "tuning" / key.model / key.regime / key.optimizer
+        return self.records / "tuning" / key.model / key.regime / key.optimizer
 
     def trial(self, key: TuningKey, trial: int) -> Path:
         return self.tuning(key) / f"trial{trial}"

@@ -1,0 +1,100 @@
+"""The runs and trials of a study as one file, `runs.tar.xz`, in place of the folders runs/ and tuning/.
+
+The same files give the same bytes. `SHA256SUMS` in it, in the form of `sha256sum`, tells whether a file is missing or
+changed. `tar -xf` unpacks it too.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import io
+import lzma
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import BinaryIO
+
+from mpadam.presence import is_there
+from mpadam.study.paths import StudyPaths
+
+ARCHIVE = "runs.tar.xz"
+SUMS = "SHA256SUMS"
+PARTS = ("runs", "tuning")
+
+
+def pack(files: Iterable[Path], root: Path, archive: Path) -> None:
+    """Write files below `root` to an archive: sorted by name, without dates, owners and permissions."""
+    named = sorted((path.relative_to(root).as_posix(), path) for path in files)
+    sums = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}\n" for name, path in named).encode()
+    with tarfile.open(archive, "w:xz") as tar:
+        _add(tar, SUMS, len(sums), io.BytesIO(sums))
+        for name, path in named:
+            with path.open("rb") as file:
+                _add(tar, name, path.stat().st_size, file)
+
+
+def _add(tar: tarfile.TarFile, name: str, size: int, content: BinaryIO) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = size
+    tar.addfile(member, content)
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Write what is in an archive to a folder.
+
+    Raises ValueError if the archive cannot be read to its end, or its files are not those that its checksums list.
+    """
+    try:
+        with tarfile.open(archive, "r:xz") as tar:
+            found = {member.name: _extract(tar, member, folder.resolve()) for member in tar}
+    except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
+        raise _damaged(archive, str(error)) from None
+    lines = (folder / SUMS).read_text(encoding="utf-8").splitlines() if found.pop(SUMS, None) else []
+    listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+    if not listed:
+        raise _damaged(archive, f"{SUMS} is missing from it")
+    for name in sorted(listed.keys() | found.keys()):
+        if listed.get(name) != found.get(name):
+            fault = "is missing from it" if name not in found else f"is not the file that {SUMS} lists"
+            raise _damaged(archive, f"{name} {fault}")
+
+
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> str:
+    """Write a member; returns its SHA-256."""
+    target = (folder / member.name).resolve()
+    file = tar.extractfile(member) if member.isfile() else None
+    if file is None or not target.is_relative_to(folder):
+        raise tarfile.ReadError(f"{member.name} is not a plain file below the study's folder")
+    content = file.read()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def _damaged(archive: Path, fault: str) -> ValueError:
+    return ValueError(
+        f"{archive}: {fault}; get the file again (git checkout, or a new copy), or make it again with  mpadam keep"
+    )
+
+
+def open_study(paths: StudyPaths) -> StudyPaths:
+    """The same paths. Where a study has an archive and neither runs/ nor tuning/, its runs are read from a temporary
+    folder with what is in the archive, which goes when the process ends."""
+    archive = paths.root / ARCHIVE
+    if any(is_there(paths.root / part) for part in PARTS) or not is_there(archive):
+        return paths
+    return replace(paths, unpacked=_unpacked(archive, archive.stat().st_mtime_ns))
+
+
+@cache
+def _unpacked(archive: Path, date: int) -> Path:
+    """date: of the archive, so that a later one at the same place is unpacked anew."""
+    folder = Path(tempfile.mkdtemp(prefix="mpadam-study-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    unpack(archive, folder)
+    return folder
