@@ -15,24 +15,13 @@ PACKAGE = Path(__file__).parents[2] / "src" / "mpadam"
 #: is below `training`, which reports its speed by the same FLOPs.
 ROOMS = (
     *("presence", "atomic", "canonical", "stored", "inherited", "source", "remembered", "processor", "compiler"),
-    *("numerics", "optim", "study", "plan", "model", "data", "probes", "training", "status", "cluster"),
+    *("numerics", "optim", "study", "plan", "model", "data", "probes", "training", "status", "workflow"),
     *("analysis", "diagnostics", "measure", "site", "reference", "arguments", "commands", "cli", "__main__"),
 )
 #: What is to be mended, as (module, room that it imports): this list only shrinks.
 EXCEPTIONS = {
     ("commands.train", "cli"),
-    ("model.build", "training"),
     ("optim.memory_table", "model"),
-    ("study.auto", "model"),
-    ("study.config", "diagnostics"),
-    ("study.config", "measure"),
-    ("study.keep", "probes"),
-    ("study.spec", "model"),
-    ("study.workflow", "cluster"),
-    ("study.workflow", "data"),
-    ("study.workflow", "plan"),
-    ("plan.needs", "training"),
-    ("plan.observed", "training"),
 }
 
 

@@ -14,7 +14,7 @@ from mpadam.analysis.collect import collect
 from mpadam.site.paper import REPORTED, beside_the_paper
 from mpadam.site.records import first_and_last, flat, log_tail, text_of
 from mpadam.site.write import write_site
-from mpadam.training.folder import RunFolder
+from mpadam.study.run_folder import RunFolder
 
 RUN = {"model": "tiny", "budget": 1, "regime": "bf16-bf16", "optimizer": "m-plus-adam", "seed": 1}
 HERE = "pages/tiny/1x/bf16-bf16/m-plus-adam/seed1.html"

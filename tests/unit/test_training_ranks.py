@@ -13,10 +13,10 @@ from training_runs import StopAfter, assert_same_run, make_data, make_run, metri
 
 from mpadam.data import TrainBatches
 from mpadam.model.build import build_model
+from mpadam.study.run_folder import RefusedError
 from mpadam.training import gradients as gradient_sums
 from mpadam.training import loop
 from mpadam.training.evaluation import evaluate
-from mpadam.training.folder import RefusedError
 from mpadam.training.gradients import sum_over_ranks_
 from mpadam.training.metrics import MetricsFile
 from mpadam.training.ranks import ALONE, Ranks
@@ -110,7 +110,7 @@ def test_o2_two_ranks_hold_the_same_bits_at_every_step_and_after_resume(tmp_path
 
 def rows_of(folder, data):
     spec = json.loads((folder / "summary.json").read_text())["spec"]
-    from mpadam.training.streams import stream_seed
+    from mpadam.study.streams import stream_seed
 
     batches = TrainBatches(
         data, sequences="pack", sequence_length=32, global_batch_size=8, seed=stream_seed(spec["seed"], "data-order")

@@ -100,7 +100,7 @@ def _arguments(args: argparse.Namespace) -> list[str]:
 def train_one(folder: Path, stop: Stopper, ranks: Ranks, *, replace: bool, change_world_size: bool = False) -> int:
     """Train one folder; returns the exit code. What went wrong is said by the leading rank alone."""
     from mpadam.cli import EXIT_BAD_INPUT
-    from mpadam.training.folder import RefusedError
+    from mpadam.study.run_folder import RefusedError
     from mpadam.training.run import train_folder
     from mpadam.training.stopping import EXIT_STOPPED
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from mpadam.measure.options import StepTime
 from mpadam.measure.subjects import Subject, absent, parameters, subjects
+from mpadam.study.measure import StepTime
 
 
 @dataclass(frozen=True)

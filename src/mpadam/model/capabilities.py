@@ -23,11 +23,11 @@ from typing import Any
 
 import torch
 
-from mpadam.model.fp8.backend import check_backend, resolve_backend
 from mpadam.model.fp8.transformer_engine import import_problem
 from mpadam.numerics import get_format
 from mpadam.optim.names import MASTERS
 from mpadam.processor import native_bf16_products
+from mpadam.study.fp8_backend import check_backend, resolve_backend
 
 PACKAGES = MappingProxyType(
     {

@@ -11,7 +11,7 @@ from mpadam.plan.jobs import Training
 from mpadam.presence import is_there
 from mpadam.study.config import StudyConfig
 from mpadam.study.paths import StudyPaths
-from mpadam.training.folder import read_json
+from mpadam.study.run_folder import read_json
 
 #: (model, regime)
 Cell = tuple[str, str]

@@ -14,7 +14,7 @@ from typing import Any
 
 from mpadam.presence import is_there
 from mpadam.study.load import ConfigError, read_yaml
-from mpadam.training.folder import RunFolder, read_json
+from mpadam.study.run_folder import RunFolder, read_json
 
 LOG_LINES = 40
 _END = 16_384  # bytes

@@ -13,7 +13,7 @@ from mpadam.analysis.tunings import Tuning
 from mpadam.presence import is_there
 from mpadam.site.pieces import link
 from mpadam.site.records import text_of
-from mpadam.training.folder import RunFolder
+from mpadam.study.run_folder import RunFolder
 
 _LARGEST_LOSS = 700.0  # exp of it is still a number
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from mpadam.presence import is_there, why_unreadable
 from mpadam.status.tail import last_lines, last_records
-from mpadam.training.folder import RunFolder, read_json
+from mpadam.study.run_folder import RunFolder, read_json
 from mpadam.training.lock import is_held
 
 STATES = ("done", "diverged", "running", "failed", "stale", "stopped", "waiting", "unreadable")

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
-from mpadam.diagnostics.options import Diagnostics
-from mpadam.measure.options import Measure
 from mpadam.optim.hyperparameters import check_hyperparameters
 from mpadam.optim.names import OptimizerName, parse_optimizer_name
+from mpadam.study.diagnostics import Diagnostics
 from mpadam.study.factors import check_searches, ends
+from mpadam.study.measure import Measure
 from mpadam.study.section import Fraction, Name, PathText, PositiveInt, Section
 from mpadam.study.text import DataConfig, TokenizerConfig
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mpadam.presence import is_there
-from mpadam.probes.outputs import TABLE as PROBES
+from mpadam.study.probes import TABLE as PROBES
 
 _RUN = ("run.yaml", "summary.json", "metrics.jsonl", "environment.json")
 _VIEWS = ("", "paper/")

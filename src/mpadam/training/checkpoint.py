@@ -26,7 +26,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, TypeAdapter,
 from mpadam.atomic import UNSUPPORTED, is_temporary, remove, sync, sync_folder, temporary_name, write_json
 from mpadam.canonical import record_sha256
 from mpadam.presence import entries
-from mpadam.training.folder import RefusedError, read_json, sha256
+from mpadam.study.run_folder import RefusedError, read_json, sha256
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any
 
 from mpadam.atomic import UNSUPPORTED
-from mpadam.training.folder import RefusedError, read_json
+from mpadam.study.run_folder import RefusedError, read_json
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from html import escape
 from typing import Any
 
 from mpadam.atomic import write_text
+from mpadam.study.run_folder import RunFolder
 from mpadam.study.spec import RunFile
-from mpadam.training.folder import RunFolder
 from mpadam.training.metrics import read_metrics
 
 WIDTH, HEIGHT = 640, 400

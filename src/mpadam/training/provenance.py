@@ -18,7 +18,7 @@ from typing import Any
 from mpadam.atomic import write_json
 from mpadam.inherited import INSTRUCTIONS
 from mpadam.source import PACKAGE, origin
-from mpadam.training.folder import RunFolder, read_json
+from mpadam.study.run_folder import RunFolder, read_json
 from mpadam.training.machine import DETERMINISM
 
 PACKAGES = ("mpadam", "torch", "transformers", "tokenizers", "numpy", "safetensors", "triton", "transformer-engine",

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpadam.atomic import write_json, write_text
+from mpadam.study.run_folder import RunFolder, claim, raise_known_failure, restore_summary, result_sha256, sweep
 from mpadam.study.spec import RunFile, read_run_file
-from mpadam.training.folder import RunFolder, claim, raise_known_failure, restore_summary, result_sha256, sweep
 from mpadam.training.lock import RunLock
 from mpadam.training.machine import configure, quick_imports
 from mpadam.training.ranks import ALONE, Ranks

@@ -17,16 +17,16 @@ from mpadam.model.build import initial_value
 from mpadam.optim.hyperparameters import hyperparameters_of
 from mpadam.optim.registry import build_optimizer
 from mpadam.optim.schedules import factor
+from mpadam.study.run_folder import RefusedError, RunFolder, data_of
 from mpadam.study.spec import BranchSchedule, DataSpec, RunFile, RunSpec, TrainingSpec
+from mpadam.study.streams import stream_seed
 from mpadam.training import checkpoint as checkpoints
 from mpadam.training.checkpoint import Checkpoint, OtherVersionError, Progress
 from mpadam.training.feed import Feed
-from mpadam.training.folder import RefusedError, RunFolder, data_of
 from mpadam.training.gradients import accumulate_in_float32
 from mpadam.training.metrics import holds
 from mpadam.training.ranks import ALONE, Ranks
 from mpadam.training.regime import compute_model, load_model_state, model_state, weight_format
-from mpadam.training.streams import stream_seed
 
 if TYPE_CHECKING:
     from transformers.models.llama.modeling_llama import LlamaForCausalLM

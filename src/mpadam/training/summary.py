@@ -10,7 +10,7 @@ import torch
 
 from mpadam.optim.hyperparameters import check_hyperparameters
 from mpadam.optim.memory import bytes_per_parameter
-from mpadam.training.folder import sha256
+from mpadam.study.run_folder import sha256
 from mpadam.training.loop import Ended
 from mpadam.training.session import Session
 from mpadam.training.throughput import speed

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mpadam.study.run_folder import RunFolder
 from mpadam.study.spec import RunFile
-from mpadam.training.folder import RunFolder
 
 log = logging.getLogger(__name__)
 

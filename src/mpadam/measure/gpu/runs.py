@@ -27,9 +27,9 @@ from mpadam.model.capabilities import COMPUTE
 from mpadam.optim.names import MASTERS
 from mpadam.study.auto import auto_here
 from mpadam.study.grid import RunKey
+from mpadam.study.run_folder import RunFolder
 from mpadam.study.spec import read_run_file, resolve, run_request, write_run_file
 from mpadam.study.text import DataConfig, TokenizerConfig
-from mpadam.training.folder import RunFolder
 from mpadam.training.metrics import read_metrics
 from mpadam.training.run import train_folder
 from mpadam.training.stopping import Stopper

@@ -8,5 +8,5 @@
     convert, control        the two that training calls
     flushed                 how much of the gradient e5m2 loses
 
-This package imports nothing by itself, so that `mpadam.model.fp8.backend` can be read without torch.
+This package imports nothing by itself, so that `mpadam.study.fp8_backend` can be read without torch.
 """

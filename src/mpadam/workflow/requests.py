@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from mpadam.canonical import canonical_json
-from mpadam.cluster.resources import host_memory_mb, limited, site_resources, training_resources
 from mpadam.data import c4_hub, tokenizer_hub
 from mpadam.data.need import planned
 from mpadam.data.sources import source_identity, text_shards
@@ -30,6 +29,7 @@ from mpadam.study.load import read_yaml
 from mpadam.study.paths import StudyPaths
 from mpadam.study.spec import run_request, trial_request, tuning_identity
 from mpadam.study.text import DataConfig
+from mpadam.workflow.resources import host_memory_mb, limited, site_resources, training_resources
 
 RUN = "{model}/{budget}x/{regime}/{optimizer}/seed{seed}"
 TUNING = "{model}/{regime}/{optimizer}"
