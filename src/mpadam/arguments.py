@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mpadam.exits import EXIT_REFUSED
+
 if TYPE_CHECKING:
     from mpadam.analysis.collect import Collected
     from mpadam.study.config import StudyConfig
     from mpadam.study.paths import StudyPaths
-
-
-EXIT_REFUSED = 3
 
 
 def exit_code(collected: Collected, command: str) -> int:

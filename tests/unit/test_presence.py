@@ -23,10 +23,11 @@ from mpadam.reference.models import model_of
 from mpadam.status.report import read_status, to_text
 from mpadam.status.state import State, read_state
 from mpadam.study.keep import keep
-from mpadam.study.run_folder import RunFolder, claim, data_of, raise_known_failure, read_json, restore_summary, sha256
+from mpadam.study.run_folder import RunFolder, data_of, read_json, sha256
 from mpadam.study.spec import RunFile, read_run_file
 from mpadam.study.text import DataConfig, TokenizerConfig
 from mpadam.training import checkpoint
+from mpadam.training.folder import claim, raise_known_failure, restore_summary
 from mpadam.training.metrics import holds
 from mpadam.workflow.container import bind_paths
 from mpadam.workflow.edited import shows_refused

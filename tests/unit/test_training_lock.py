@@ -14,8 +14,8 @@ import pytest
 from training_runs import make_data, make_run
 
 from mpadam.cli import main
-from mpadam.study.run_folder import RefusedError
 from mpadam.training import lock as locks
+from mpadam.training.folder import RefusedError
 from mpadam.training.lock import RunLock, is_held
 
 

@@ -13,10 +13,10 @@ from training_runs import StopAfter, assert_same_run, make_data, make_run, metri
 
 from mpadam.data import TrainBatches
 from mpadam.model.build import build_model
-from mpadam.study.run_folder import RefusedError
 from mpadam.training import gradients as gradient_sums
 from mpadam.training import loop
 from mpadam.training.evaluation import evaluate
+from mpadam.training.folder import RefusedError
 from mpadam.training.gradients import sum_over_ranks_
 from mpadam.training.metrics import MetricsFile
 from mpadam.training.ranks import ALONE, Ranks

@@ -15,9 +15,9 @@ from training_runs import StopAfter, assert_same_run, make_data, make_run, metri
 from mpadam.atomic import write_json
 from mpadam.cli import main
 from mpadam.data import TokenData
-from mpadam.study.run_folder import RefusedError
 from mpadam.study.spec import read_run_file
 from mpadam.training import checkpoint, loop, run, stopping
+from mpadam.training.folder import RefusedError
 from mpadam.training.metrics import MetricsFile
 from mpadam.training.stopping import EndedAtOnceError, Stopper
 

@@ -31,8 +31,7 @@ from mpadam.analysis.collect import Collected
 from mpadam.presence import is_there
 from mpadam.study.load import ConfigError
 from mpadam.study.probes import FILE
-from mpadam.study.run_folder import read_json
-from mpadam.training.metrics import read_metrics
+from mpadam.study.run_folder import read_json, read_metrics
 
 _KEY = ("model", "budget", "regime", "optimizer", "seed")
 _WORDS = ("quantity", "branch", "role", "bin")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from mpadam.exits import EXIT_BAD_INPUT
+
 HELP = "jobs, FLOPs, positions, gigabytes and GPU-hours of a study, by stated assumptions and from its finished runs"
 EXAMPLE = "mpadam plan --config config.yaml --config studies/smoke.yaml --results results"
-
-EXIT_BAD_INPUT = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,13 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mpadam.exits import EXIT_BAD_INPUT, EXIT_REFUSED, EXIT_STOPPED
+
 if TYPE_CHECKING:
     from mpadam.training.ranks import Ranks
     from mpadam.training.stopping import Stopper
 
 HELP = "train the run that a folder's run.yaml describes, from its newest checkpoint if there is one"
 EXAMPLE = "mpadam train --run-dir results/smoke/runs/200k/1x/bf16-bf16/m-plus-adam/seed0"
-EXIT_REFUSED = 3
 FULL_DISK = {
     errno.ENOSPC: "make room",
     errno.EDQUOT: "make room within your quota, or have it raised",
@@ -77,8 +78,6 @@ def _train_all(args: argparse.Namespace, stop: Stopper, ranks: Ranks) -> int:
 
     A run that fails or is refused does not keep the others from training; one that has to stop does.
     """
-    from mpadam.training.stopping import EXIT_STOPPED
-
     first = 0
     for folder in args.run_dir:
         code = train_one(folder, stop, ranks, replace=args.replace, change_world_size=args.change_world_size)
@@ -99,10 +98,8 @@ def _arguments(args: argparse.Namespace) -> list[str]:
 
 def train_one(folder: Path, stop: Stopper, ranks: Ranks, *, replace: bool, change_world_size: bool = False) -> int:
     """Train one folder; returns the exit code. What went wrong is said by the leading rank alone."""
-    from mpadam.cli import EXIT_BAD_INPUT
-    from mpadam.study.run_folder import RefusedError
+    from mpadam.training.folder import RefusedError
     from mpadam.training.run import train_folder
-    from mpadam.training.stopping import EXIT_STOPPED
 
     try:
         return train_folder(folder, stop=stop, replace=replace, ranks=ranks, change_world_size=change_world_size)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from mpadam.data.need import planned
+from mpadam.study.faults import first_fault
 from mpadam.study.load import ConfigError, load_study
 from mpadam.study.section import Section
 from mpadam.study.text import DataConfig, TokenizerConfig
@@ -56,7 +57,4 @@ def _section(name: str, model: type[AnySection], content: object) -> AnySection:
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        location = ".".join([name, *map(str, first["loc"])])
-        message = str(first["ctx"]["error"]) if first["type"] == "value_error" else first["msg"]
-        raise ConfigError(f"--request: {location}: {message}, but it is {first['input']!r}") from None
+        raise ConfigError(f"--request: {first_fault(error, root=name)}") from None

@@ -40,6 +40,7 @@ from mpadam.data.tokens import (
 )
 from mpadam.presence import is_there
 from mpadam.stored import stored
+from mpadam.study.run_folder import sha256
 from mpadam.study.text import DataConfig, TokenizerConfig
 
 Log = Callable[[str], None]
@@ -151,16 +152,9 @@ def _tokenized(
         return None
     if _other_than_wanted(manifest, shard, tokenizer, held_out_hash(held_out)):
         return None
-    files = {folder / name: expected["sha256"] for name, expected in manifest["files"].items()}
-    whole = all(_sha256(path) == sha256 for path, sha256 in {**files, shard.path: manifest["source"]["sha256"]}.items())
-    return manifest if whole else None
-
-
-def _sha256(path: Path) -> str | None:
-    if not is_there(path):
-        return None
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    wanted = {folder / name: expected["sha256"] for name, expected in manifest["files"].items()}
+    wanted[shard.path] = manifest["source"]["sha256"]
+    return manifest if all(sha256(path) == expected for path, expected in wanted.items()) else None
 
 
 def _other_than_wanted(

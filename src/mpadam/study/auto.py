@@ -10,7 +10,7 @@ from importlib import util
 from typing import Any, Literal
 
 from mpadam.compiler import remembered_problem
-from mpadam.processor import remembered_native_bf16_products
+from mpadam.machine import remembered_native_bf16_products
 from mpadam.study.fp8_backend import resolve_backend
 
 log = logging.getLogger(__name__)

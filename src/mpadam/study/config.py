@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
+from mpadam.llama import LlamaSize
 from mpadam.optim.hyperparameters import check_hyperparameters
 from mpadam.optim.names import OptimizerName, parse_optimizer_name
 from mpadam.study.diagnostics import Diagnostics
@@ -21,13 +22,23 @@ from mpadam.study.section import Fraction, Name, PathText, PositiveInt, Section
 from mpadam.study.text import DataConfig, TokenizerConfig
 
 
-class ModelConfig(Section):
-    """A LLaMA (paper.md section 4). Give `steps_1x` or `tokens_per_parameter`: what budget 1 means."""
+class LlamaSection(Section):
+    """The shape of a LLaMA, as part of a section."""
 
     hidden_size: PositiveInt
     intermediate_size: PositiveInt
     layers: PositiveInt
     heads: PositiveInt
+
+    @property
+    def size(self) -> LlamaSize:
+        """The shape alone."""
+        return LlamaSize(self.hidden_size, self.intermediate_size, self.layers, self.heads)
+
+
+class ModelConfig(LlamaSection):
+    """A LLaMA (paper.md section 4). Give `steps_1x` or `tokens_per_parameter`: what budget 1 means."""
+
     micro_batch_size: PositiveInt | None = Field(None, description="for this model, in place of training's")
     steps_1x: PositiveInt | None = None
     tokens_per_parameter: Annotated[float, Field(gt=0)] | None = Field(
@@ -43,9 +54,8 @@ class ModelConfig(Section):
         return self
 
     def parameters(self, vocab_size: int) -> int:
-        """Number of parameters: untied embedding and head, no biases."""
-        h, f = self.hidden_size, self.intermediate_size
-        return 2 * vocab_size * h + self.layers * (4 * h * h + 3 * h * f + 2 * h) + h
+        """Number of parameters."""
+        return self.size.parameters(vocab_size)
 
     def steps(self, budget: int, *, vocab_size: int, positions_per_step: int) -> int:
         """Updates at `budget`, a step being `positions_per_step` sequence positions."""

@@ -9,15 +9,12 @@ again when, and only when, a value changes. Nothing here imports torch.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar, Literal
-
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from mpadam.optim.names import parse_optimizer_name
+from mpadam.study.options import Kinds, Options, kinds, parsed
 
-_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 Range = tuple[float, float]
 Dtype = Literal["bf16", "fp32"]
 
@@ -28,7 +25,7 @@ def _require(holds: bool, options: Any, name: str, remedy: str) -> None:
 
 
 @dataclass(frozen=True)
-class MatrixFitting:
+class MatrixFitting(Options):
     """Figures 3 and 5: minimise |W - W*|^2 / 2 by full gradients, W stored in bf16, at constant rates without decay.
 
     The paper gives neither sizes nor targets, so all of this is our reading. Magnitudes are log-uniform and signs
@@ -42,8 +39,6 @@ class MatrixFitting:
     rates_adamw, rates_madam: tried for the single branches; rates_additive x rates_multiplicative for the others.
     state_dtype: of the moments.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     size: int = 16
     steps: int = 300
@@ -73,7 +68,7 @@ class MatrixFitting:
 
 
 @dataclass(frozen=True)
-class Reference:
+class Reference(Options):
     """A weight of the reference run and the update put before it, at the peak of the schedules, without decay.
 
     lr: eta_a of M+Adam and of the twin; lr_mult: eta_m, and Madam's only rate: the reference command, 60m bf16.
@@ -108,8 +103,6 @@ class Capabilities(Reference):
         that begins.  copies: weights of which half must move, where rounding is by chance.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
     formats: tuple[str, ...] = ("bf16", "fp8_e4m3", "fp8_e5m2", "nvfp4", "nvfp4_sticky")
     optimizers: tuple[str, ...] = ("adamw", "madam", *_FORMS, "additive-twin")
     write_backs: tuple[str, ...] = ("nearest", "stochastic", "kahan")
@@ -138,8 +131,6 @@ class SurvivalGrid(Reference):
     magnitudes: range of |w|.  bins: of |w|, equally wide on the logarithmic axis.  per_bin: random weights in each.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
     formats: tuple[str, ...] = ("bf16", "fp8_e4m3", "fp8_e5m2", "nvfp4")
     magnitudes: Range = (1e-6, 4.0)
     bins: int = 96
@@ -153,14 +144,12 @@ class SurvivalGrid(Reference):
 
 
 @dataclass(frozen=True)
-class Dataflow:
+class Dataflow(Options):
     """Figures 7 to 9: one training step of a tiny LLaMA, instrumented.
 
     figures: figure -> its regime, with the fields of a study's `regimes`.  gradient_dtype, state_dtype, fp8_backend: as
     in a study's `training`.  optimizer: composed name.  micro_batches: forward passes an update.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     figures: dict[str, dict[str, str | int | bool]] = field(
         default_factory=lambda: {
@@ -181,17 +170,13 @@ class Dataflow:
 
 
 @dataclass(frozen=True)
-class Overview:
+class Overview(Options):
     """Figure 2 shows the algorithm, not a setting of it: nothing to choose."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
 
 @dataclass(frozen=True)
-class Diagnostics:
+class Diagnostics(Kinds):
     """The section `diagnostics` of a study's configuration; what is left out takes its default."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     matrix_fitting: MatrixFitting = MatrixFitting()
     capabilities: Capabilities = Capabilities()
@@ -199,25 +184,11 @@ class Diagnostics:
     dataflow: Dataflow = Dataflow()
     overview: Overview = Overview()
 
-    def text(self, kind: str) -> str:
-        """All options of one diagnostic as canonical JSON, defaults too: the parameter of its rule."""
-        return json.dumps(asdict(getattr(self, kind.replace("-", "_"))), sort_keys=True, separators=(",", ":"))
-
 
 #: what `mpadam diagnose` can make
-KINDS: tuple[str, ...] = tuple(f.name.replace("_", "-") for f in fields(Diagnostics))
+KINDS = kinds(Diagnostics)
 
 
 def parse_options(kind: str, text: str) -> Any:
-    """The options of a diagnostic from JSON; fields left out take their defaults.
-
-    Raises ValueError with key, value and remedy for unknown fields and for values that make no sense.
-    """
-    cls = {f.name: type(getattr(Diagnostics(), f.name)) for f in fields(Diagnostics)}[kind.replace("-", "_")]
-    try:
-        return TypeAdapter(cls).validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        known = ", ".join(f.name for f in fields(cls)) or "none"
-        where = ".".join(map(str, first["loc"])) or "options"
-        raise ValueError(f"{kind}: {where} = {first['input']!r}: {first['msg']}; its options are {known}") from None
+    """The options of a kind from JSON; fields left out take their defaults. ValueError for those that are wrong."""
+    return parsed(Diagnostics(), kind, text)

@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from mpadam.study.config import StudyConfig
+from mpadam.study.faults import fault, short
 
 
 class ConfigError(ValueError):
@@ -211,17 +212,14 @@ def _describe(error: ValidationError) -> str:
         return f"{key}: {first['input']!r} is not one of {expected}; write e.g.  {location[-1]}: {close[0]}"
     if kind in ("string_type", "invalid_key"):
         return f"{key}: {first['input']!r} is not a string (YAML reads yes, no, on, off, null, numbers so); quote it"
-    if kind == "value_error":
-        message = str(first["ctx"]["error"])
-        return message if key == "config" else f"{key}: {message}"
-    return f"{key}: {first['msg'][0].lower()}{first['msg'][1:]}, but it is {_short(first['input'])}"
+    return fault({**first, "loc": location})
 
 
 def _unknown_key(location: list[Any], value: Any) -> str:
     known = _fields_at(location[:-1])
     close = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
     remedy = (
-        f"did you mean {close[0]!r}? Write  {close[0]}: {_short(value)}"
+        f"did you mean {close[0]!r}? Write  {close[0]}: {short(value)}"
         if close
         else f"known keys here: {', '.join(known)}"
     )
@@ -247,8 +245,3 @@ def _section(annotation: Any) -> type[BaseModel]:
         found = [*found[1:], *get_args(found[0])]
     section: type[BaseModel] = found[0]
     return section
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 60 else text[:57] + "..."

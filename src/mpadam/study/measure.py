@@ -6,15 +6,12 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Literal
-
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from mpadam.optim.names import MASTERS, parse_optimizer_name
+from mpadam.study.options import Kinds, Options, kinds, parsed
 
-_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 _OPTIMIZERS = (
     "adamw",
     "adamw-sr",
@@ -32,15 +29,13 @@ Rival = Literal["torch", "torchao", "optimi"]
 
 
 @dataclass(frozen=True)
-class StepTime:
+class StepTime(Options):
     """Time of one optimizer step: `optimizers` x `masters` on bf16 matrices of `shapes`, and others' optimizers beside.
 
     warmup: steps before the first timing, of each.  rounds: visits to each, in turn, so that a slow spell of the
     machine hits all alike; a sample is the mean of `steps` steps of one visit.  compile: torch.compile of our step.
     rivals: whose optimizers stand beside, where they are installed.  threads: of the CPU, on a CPU.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     optimizers: tuple[str, ...] = _OPTIMIZERS
     masters: tuple[str, ...] = ("fp32", "bf16", "fp8", "nvfp4")
@@ -66,41 +61,23 @@ class StepTime:
 
 
 @dataclass(frozen=True)
-class Memory:
+class Memory(Options):
     """Bytes a parameter of the paper's `sizes` in bf16, and with the fp32 masters that they are to save."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     sizes: tuple[Literal["60m", "130m", "350m", "1b"], ...] = ("60m", "130m", "350m", "1b")
 
 
 @dataclass(frozen=True)
-class Measure:
+class Measure(Kinds):
     """The section `measure` of a study's configuration; what is left out takes its default."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     step_time: StepTime = StepTime()
     memory: Memory = Memory()
 
-    def text(self, kind: str) -> str:
-        """All options of one measurement as canonical JSON, defaults too: the parameter of its rule."""
-        return json.dumps(asdict(getattr(self, kind.replace("-", "_"))), sort_keys=True, separators=(",", ":"))
 
-
-KINDS: tuple[str, ...] = tuple(f.name.replace("_", "-") for f in fields(Measure))
+KINDS = kinds(Measure)
 
 
 def parse_options(kind: str, text: str) -> Any:
-    """The options of a measurement from JSON; fields left out take their defaults.
-
-    Raises ValueError with key, value and remedy for unknown fields and for values that make no sense.
-    """
-    cls = {"step-time": StepTime, "memory": Memory}[kind]
-    try:
-        return TypeAdapter(cls).validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "options"
-        known = ", ".join(f.name for f in fields(cls))
-        raise ValueError(f"{kind}: {where} = {first['input']!r}: {first['msg']}; its options are {known}") from None
+    """The options of a kind from JSON; fields left out take their defaults. ValueError for those that are wrong."""
+    return parsed(Measure(), kind, text)

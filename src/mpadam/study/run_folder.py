@@ -1,4 +1,4 @@
-"""The run folder: its files, whose run they are, and what an earlier attempt left.
+"""Reading a run folder: its files, whose run they are, what was logged, and whether they are as training left them.
 
 Nothing here imports torch: a finished run that is asked for again is answered in a fraction of a second.
 """
@@ -7,126 +7,65 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpadam.atomic import TEMPORARY, is_temporary, remove, write_json
 from mpadam.canonical import record_sha256
-from mpadam.presence import entries, is_there
-from mpadam.study.spec import RunFile, RunSpec, differing_fields
-
-log = logging.getLogger(__name__)
+from mpadam.presence import is_there
+from mpadam.study.spec import RunFile
 
 MOST_LINKS = 40  # in a path, as for the kernel
+WINDOW = 8192  # bytes at the end of a file; a line of metrics.jsonl has about 200
 
 
-class RefusedError(Exception):
-    """This folder must not be touched now: another run's files, or another writer. Exit code 3."""
+class _Place:
+    """A file or folder of a run folder, by its name in it."""
 
+    def __init__(self, name: str) -> None:
+        self._name = name
 
-class KnownFailureError(ValueError):
-    """An earlier attempt failed in a way that repeating cannot mend. Exit code 2."""
+    def __get__(self, folder: RunFolder, _owner: type) -> Path:
+        return folder.path / self._name
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Names of everything in a run folder. Snakemake deletes `summary.json` before each start, and nothing else."""
+    """Names of everything in a run folder. Snakemake deletes `summary.json` before each start, and nothing else.
+
+    probes: a line a look at an update, where the run is asked for any (`probe_every`). weights: how each parameter is
+    stored. identity: the specification that the files of this folder come from. final_manifest: progress at the end
+    and the checksum of the final weights. result: a copy of `summary.json` that no workflow deletes.
+    """
 
     path: Path
-
-    @property
-    def run_file(self) -> Path:
-        return self.path / "run.yaml"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def probes(self) -> Path:
-        """A line a look at an update, where the run is asked for any (`probe_every`)."""
-        return self.path / "probes.jsonl"
-
-    @property
-    def summary(self) -> Path:
-        return self.path / "summary.json"
-
-    @property
-    def environment(self) -> Path:
-        return self.path / "environment.json"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "train.log"
-
-    @property
-    def plot(self) -> Path:
-        return self.path / "loss.svg"
-
-    @property
-    def weights(self) -> Path:
-        """How each parameter is stored."""
-        return self.path / "weights.csv"
-
-    @property
-    def failure(self) -> Path:
-        return self.path / "failure.json"
-
-    @property
-    def lock(self) -> Path:
-        return self.path / "train.lock"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def identity(self) -> Path:
-        """The specification that the files of this folder come from."""
-        return self.checkpoints / "spec.json"
-
-    @property
-    def final_manifest(self) -> Path:
-        """Progress at the end and the checksum of the final weights."""
-        return self.checkpoints / "final" / "manifest.json"
-
-    @property
-    def result(self) -> Path:
-        """A copy of `summary.json` that no workflow deletes."""
-        return self.checkpoints / "result.json"
+    run_file = _Place("run.yaml")
+    metrics = _Place("metrics.jsonl")
+    probes = _Place("probes.jsonl")
+    summary = _Place("summary.json")
+    environment = _Place("environment.json")
+    log = _Place("train.log")
+    plot = _Place("loss.svg")
+    weights = _Place("weights.csv")
+    failure = _Place("failure.json")
+    lock = _Place("train.lock")
+    checkpoints = _Place("checkpoints")
+    identity = _Place("checkpoints/spec.json")
+    final_manifest = _Place("checkpoints/final/manifest.json")
+    result = _Place("checkpoints/result.json")
 
 
-def claim(folder: RunFolder, run: RunFile, *, replace: bool) -> None:
-    """Make the folder this run's.
+def read_run(path: Path) -> tuple[str | None, int | None]:
+    """Hash and number of steps of a run.yaml, (None, None) where there is none.
 
-    replace: whether files of a run with another hash may be discarded. The workflow says yes, since there `run.yaml`
-        is what counts; by hand it is a mistake more often than not.
-    Raises RefusedError, with the differing fields, if the folder holds another run's files and `replace` is false.
+    Two lines are looked for, since parsing a thousand files as YAML takes seconds.
     """
-    recorded = read_json(folder.identity)
-    damaged = recorded is None and is_there(folder.identity)
-    if damaged:
-        log.warning("%s is damaged: the checkpoints beside it say whose files these are", folder.identity)
-        found = _hash_of_checkpoints(folder)
-        recorded = None if found is None else {"hash": found}
-    others = recorded is not None and recorded.get("hash") != run.spec.hash
-    if recorded is not None and others:
-        if not replace:
-            raise RefusedError(_difference(folder, recorded, run))
-        discard(folder)
-    if recorded is None or others or damaged:
-        folder.checkpoints.mkdir(exist_ok=True)
-        write_json(folder.identity, {"hash": run.spec.hash, "spec": run.spec.model_dump(mode="json")})
-
-
-def _hash_of_checkpoints(folder: RunFolder) -> str | None:
-    """The hash of the run that the checkpoints here are of; None where there is none, or none that says so."""
-    manifests = (read_json(path / "manifest.json") for path in entries(folder.checkpoints) if path.is_dir())
-    return next((manifest["hash"] for manifest in manifests if manifest and "hash" in manifest), None)
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if is_there(path) else []
+    values = dict(line.strip().partition(": ")[::2] for line in lines)
+    steps = values.get("steps", "")
+    return values.get("hash", "").strip("'\"") or None, int(steps) if steps.isdecimal() else None
 
 
 @dataclass(frozen=True)
@@ -143,55 +82,6 @@ def recorded_identity(folder: RunFolder) -> Identity | None:
     found, spec = recorded.get("hash"), recorded.get("spec")
     training = spec.get("training") if isinstance(spec, dict) else None
     return Identity(found, training) if isinstance(found, str) and isinstance(training, dict) else None
-
-
-def discard(folder: RunFolder) -> None:
-    """Delete everything that training made here, the identity last but for the log, which only grows."""
-    for path in (
-        folder.summary,
-        folder.result,
-        folder.plot,
-        folder.environment,
-        folder.failure,
-        folder.metrics,
-        folder.probes,
-    ):
-        path.unlink(missing_ok=True)
-    for path in sorted(entries(folder.checkpoints), key=lambda path: path == folder.identity):
-        remove(path)  # one by one: the folder may be a link to another disk
-
-
-def sweep(folder: RunFolder, *, finished: bool) -> None:
-    """Delete what killed writers left half done; of a finished run, checkpoints that it no longer needs too."""
-    written = (folder.summary, folder.environment, folder.weights, folder.plot, folder.failure)
-    for path in written:
-        for temporary in folder.path.glob(f".{path.name}.*{TEMPORARY}"):
-            remove(temporary)
-    for path in entries(folder.checkpoints):
-        if is_temporary(path) or (finished and path.name.startswith("step")):
-            remove(path)
-
-
-def _difference(folder: RunFolder, recorded: dict[str, Any], run: RunFile) -> str:
-    try:
-        fields = "; ".join(differing_fields(RunSpec.model_validate(recorded["spec"]), run.spec))
-    except KeyError:
-        fields = f"{folder.identity.name} is damaged and does not say in what they differ"
-    except ValueError:
-        fields = "they were written by another version of mpadam"
-    return (
-        f"{folder.path} holds checkpoints of run {recorded.get('hash')}, but run.yaml describes {run.spec.hash}: "
-        f"{fields}. Restore run.yaml, use another folder, or give --replace to discard what is there"
-    )
-
-
-def restore_summary(folder: RunFolder, run: RunFile) -> bool:
-    """Write `summary.json` again from the kept result, if the run is finished and its records are intact."""
-    result = kept_result(folder, run.spec.hash)
-    if result is None or edited_records(folder, result):
-        return False
-    write_json(folder.summary, {**result, "labels": run.labels.model_dump(mode="json")})
-    return True
 
 
 def data_of(folder: RunFolder, run: RunFile) -> Path:
@@ -310,17 +200,6 @@ def _short(value: object) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def raise_known_failure(folder: RunFolder, run: RunFile) -> None:
-    """Raise KnownFailureError if this very run has failed before; forget failures of other runs."""
-    failure = read_json(folder.failure)
-    if failure is not None and failure.get("hash") == run.spec.hash:
-        raise KnownFailureError(
-            f"{failure.get('error', 'it does not say why')} (an earlier attempt ended so, and run.yaml is the same "
-            f"since; after mending another cause, delete {folder.failure})"
-        )
-    folder.failure.unlink(missing_ok=True)
-
-
 def sha256(path: Path) -> str | None:
     """SHA-256 of a file, None if there is none."""
     if not is_there(path):
@@ -334,7 +213,59 @@ def read_json(path: Path) -> dict[str, Any] | None:
     if not is_there(path):
         return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):  # gone meanwhile, as a lock may be
+        return _object(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, UnicodeDecodeError):  # the former: gone meanwhile, as a lock may be
+        return None
+
+
+def _object(text: str | bytes) -> dict[str, Any] | None:
+    """The object that a text holds as JSON; None where it holds none."""
+    try:
+        content = json.loads(text)
+    except ValueError:
         return None
     return content if isinstance(content, dict) else None
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """All lines of a metrics file. Raises ValueError, with its number, for one that is not what training writes."""
+    with path.open("rb") as file:
+        return list(records(file, path))
+
+
+def records(lines: Iterable[bytes], path: Path) -> Iterator[dict[str, Any]]:
+    """The objects in these lines of a metrics file."""
+    for number, line in enumerate(lines, start=1):
+        record = _object(line)
+        if record is None:
+            raise ValueError(
+                f"{path}, line {number}: {line[:40]!r} is not a line that training writes; put back what was there, or "
+                f"delete the file and the folder {path.parent / 'checkpoints'}, and the run is made again"
+            )
+        yield record
+
+
+def last_lines(path: Path, *, window: int = WINDOW) -> list[str]:
+    """The whole lines among the last `window` bytes; a line that is still being written is left out.
+
+    Empty for a file that is missing or empty.
+    """
+    if not is_there(path):
+        return []
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - window - 1))
+            block = file.read()
+    except FileNotFoundError:  # gone meanwhile
+        return []
+    whole = block[: block.rfind(b"\n") + 1].splitlines()
+    if size > window + 1:
+        whole = whole[1:]  # its beginning lies before the window
+    return [line.decode("utf-8", errors="replace") for line in whole]
+
+
+def last_records(path: Path, *, window: int = WINDOW) -> list[dict[str, Any]]:
+    """The JSON objects among the last lines of a file; what is none is passed over."""
+    found = (_object(line) for line in last_lines(path, window=window))
+    return [record for record in found if record is not None]

@@ -15,7 +15,8 @@ from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, mode
 from mpadam.atomic import write_text
 from mpadam.canonical import sha256_of
 from mpadam.study.auto import Auto, Bf16Products
-from mpadam.study.config import ModelConfig, RegimeConfig, ScheduleConfig, StudyConfig
+from mpadam.study.config import LlamaSection, ModelConfig, RegimeConfig, ScheduleConfig, StudyConfig
+from mpadam.study.faults import first_fault
 from mpadam.study.fp8_backend import resolve_backend
 from mpadam.study.grid import RunKey, TuningKey, selection_key, trial_values
 from mpadam.study.load import ConfigError, read_yaml, to_yaml
@@ -39,11 +40,7 @@ class Labels(Section):
     trial: int | None = None
 
 
-class ModelSpec(Section):
-    hidden_size: int
-    intermediate_size: int
-    layers: int
-    heads: int
+class ModelSpec(LlamaSection):
     vocab_size: int
     sequence_length: int
     attention: Literal["sdpa", "flash_attention_2", "eager"]
@@ -226,7 +223,7 @@ def resolve(
         numerics_version=numerics_version(regime.masters, request["optimizer"]),
         seed=request["labels"]["seed"],
         model=ModelSpec(
-            **model.model_dump(include={"hidden_size", "intermediate_size", "layers", "heads"}),
+            **vars(model.size),
             vocab_size=vocab_size,
             sequence_length=length,
             attention=training["attention"],
@@ -327,8 +324,7 @@ def read_run_file(path: Path) -> RunFile:
     try:
         run = RunFile.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise ConfigError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise ConfigError(f"{path}: {first_fault(error)}") from None
     if recorded != run.spec.hash:
         raise ConfigError(
             f"{path}: hash says {recorded}, its fields say {run.spec.hash}: it was edited or comes from another "

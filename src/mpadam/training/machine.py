@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mpadam.compiler import compile_problem
-from mpadam.processor import native_bf16_products
+from mpadam.machine import native_bf16_products
 from mpadam.study.numerics_version import numerics_version
 from mpadam.study.spec import RunSpec
 from mpadam.study.streams import stream_seed

@@ -11,9 +11,8 @@ from html import escape
 from typing import Any
 
 from mpadam.atomic import write_text
-from mpadam.study.run_folder import RunFolder
+from mpadam.study.run_folder import RunFolder, read_metrics
 from mpadam.study.spec import RunFile
-from mpadam.training.metrics import read_metrics
 
 WIDTH, HEIGHT = 640, 400
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 36, 44

@@ -17,12 +17,13 @@ from mpadam.model.build import initial_value
 from mpadam.optim.hyperparameters import hyperparameters_of
 from mpadam.optim.registry import build_optimizer
 from mpadam.optim.schedules import factor
-from mpadam.study.run_folder import RefusedError, RunFolder, data_of
+from mpadam.study.run_folder import RunFolder, data_of
 from mpadam.study.spec import BranchSchedule, DataSpec, RunFile, RunSpec, TrainingSpec
 from mpadam.study.streams import stream_seed
 from mpadam.training import checkpoint as checkpoints
 from mpadam.training.checkpoint import Checkpoint, OtherVersionError, Progress
 from mpadam.training.feed import Feed
+from mpadam.training.folder import RefusedError
 from mpadam.training.gradients import accumulate_in_float32
 from mpadam.training.metrics import holds
 from mpadam.training.ranks import ALONE, Ranks
