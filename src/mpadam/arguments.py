@@ -32,13 +32,16 @@ def count(word: str) -> int:
     return number
 
 
-def add_study(parser: argparse.ArgumentParser) -> None:
-    """--config, --results, --view: a study and the part of its folder that a command writes."""
+def add_study(parser: argparse.ArgumentParser, *, view: bool = True) -> None:
+    """--config, --results and, if asked for, --view: a study and the part of its folder that a command writes."""
     parser.add_argument(
         "--config", type=Path, action="append", required=True, help="configuration, each over the ones before"
     )
-    parser.add_argument("--results", type=Path, default=Path("results"), help="folder that holds the study's folder")
-    parser.add_argument("--view", choices=["", "paper"], default="", help="write to this folder of the study's")
+    parser.add_argument(
+        "--results", type=Path, default=Path("results"), help="folder that holds the study's folder (default: results)"
+    )
+    if view:
+        parser.add_argument("--view", choices=["", "paper"], default="", help="write to this folder of the study's")
 
 
 def study_of(args: argparse.Namespace) -> tuple[StudyConfig, StudyPaths]:

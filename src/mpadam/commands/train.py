@@ -7,13 +7,10 @@ import errno
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mpadam.exits import EXIT_BAD_INPUT, EXIT_REFUSED, EXIT_STOPPED
-
-if TYPE_CHECKING:
-    from mpadam.training.ranks import Ranks
-    from mpadam.training.stopping import Stopper
+from mpadam.training.ranks import Ranks, joined
+from mpadam.training.stopping import EndedAtOnceError, Stopper
 
 HELP = "train the run that a folder's run.yaml describes, from its newest checkpoint if there is one"
 EXAMPLE = "mpadam train --run-dir results/smoke/runs/200k/1x/bf16-bf16/m-plus-adam/seed0"
@@ -62,9 +59,6 @@ def check_minutes(minutes: float | None) -> None:
 
 def in_ranks(args: argparse.Namespace, work: Callable[[Stopper, Ranks], int]) -> int:
     """Do `work`, which trains, on this process or those that torchrun has started; returns its exit code."""
-    from mpadam.training.ranks import joined
-    from mpadam.training.stopping import EndedAtOnceError, Stopper
-
     try:
         with Stopper(args.stop_after_minutes) as stop, joined() as ranks:
             return work(stop, ranks)

@@ -24,7 +24,7 @@ def fault(found: dict[str, Any], *, root: str = "") -> str:
     return f"{where}: {message}{value}" if where else f"{message}{value}"
 
 
-def short(value: Any) -> str:
-    """A value as JSON, cut to 60 characters."""
+def short(value: Any, longest: int = 60) -> str:
+    """A value as JSON, cut to so many characters."""
     text = json.dumps(value, default=str)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return text if len(text) <= longest else text[: longest - 3] + "..."

@@ -78,29 +78,20 @@ class _Loader(yaml.SafeLoader):
             node.value = [*source.value, *node.value]
 
 
-def _decimal(loader: _Loader, node: yaml.ScalarNode) -> int:
-    """A whole number. YAML 1.1 reads 010 as 8 and 1:30 as 90, which nobody means by them."""
-    number: int = loader.construct_yaml_int(node)
-    if ":" in node.value or re.match("[-+]?0[0-9_]", node.value):
-        raise _misread(node, number)
+def _number(loader: _Loader, node: yaml.ScalarNode) -> float:
+    """A number in decimal digits. YAML 1.1 reads 010 as 8 and 1:30 as 90, which nobody means by them."""
+    whole = node.tag.endswith(":int")
+    number: float = loader.construct_yaml_int(node) if whole else loader.construct_yaml_float(node)
+    if ":" in node.value or (whole and re.match("[-+]?0[0-9_]", node.value)):
+        raise ConfigError(
+            f"line {node.start_mark.line + 1}: YAML reads {node.value} as {number}; write {number}, or quote what is "
+            "no number"
+        )
     return number
 
 
-def _decimal_fraction(loader: _Loader, node: yaml.ScalarNode) -> float:
-    """A number with a fraction. YAML 1.1 reads 1:30.5 as 90.5."""
-    number: float = loader.construct_yaml_float(node)
-    if ":" in node.value:
-        raise _misread(node, number)
-    return number
-
-
-def _misread(node: yaml.ScalarNode, number: float) -> ConfigError:
-    line = node.start_mark.line + 1
-    return ConfigError(f"line {line}: YAML reads {node.value} as {number}; write {number}, or quote what is no number")
-
-
-_Loader.add_constructor("tag:yaml.org,2002:int", _decimal)
-_Loader.add_constructor("tag:yaml.org,2002:float", _decimal_fraction)
+for _kind in ("int", "float"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _number)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -15,6 +15,7 @@ from typing import Any
 
 from mpadam.canonical import record_sha256
 from mpadam.presence import is_there
+from mpadam.study.faults import short
 from mpadam.study.spec import RunFile
 
 MOST_LINKS = 40  # in a path, as for the kernel
@@ -146,7 +147,7 @@ def altered(folder: RunFolder, summary: dict[str, Any]) -> str | None:
     for key in sorted((summary.keys() | result.keys()) - {"labels"}):
         here, kept = summary.get(key), result.get(key)
         if here != kept:
-            return f"{key} is {_short(here)}, where checkpoints/{folder.result.name} has {_short(kept)}"
+            return f"{key} is {short(here, 40)}, where checkpoints/{folder.result.name} has {short(kept, 40)}"
     return _not_as_trained(folder, summary)
 
 
@@ -171,10 +172,10 @@ def _not_as_trained(folder: RunFolder, summary: dict[str, Any]) -> str | None:
         recorded |= {f"val_{key}": final.get(name) for key, name in _VALIDATION.items()}
     for key, value in recorded.items():
         if summary.get(key) != value:
-            return f"{key} is {_short(summary.get(key))}, where the final checkpoint has {_short(value)}"
+            return f"{key} is {short(summary.get(key), 40)}, where the final checkpoint has {short(value, 40)}"
     last = final.get("step") if isinstance(final, dict) else None
     if (summary.get("status") == "completed") != (last == _planned_steps(summary)):
-        return f"status is {_short(summary.get('status'))}, and the last validation that was kept is of step {last}"
+        return f"status is {short(summary.get('status'), 40)}, and the last validation that was kept is of step {last}"
     if manifest.get("result_sha256", same := result_sha256(summary)) != same:  # older ones have none
         return "its checksum is not the one that the final checkpoint has"
     return None
@@ -193,11 +194,6 @@ def _planned_steps(summary: dict[str, Any]) -> object:
 
 
 _VALIDATION = {"loss": "loss", "ppl": "perplexity", "tokens": "tokens"}
-
-
-def _short(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def sha256(path: Path) -> str | None:

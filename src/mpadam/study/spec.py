@@ -39,6 +39,11 @@ class Labels(Section):
     seed: int
     trial: int | None = None
 
+    @property
+    def title(self) -> str:
+        """`60m 1x bf16-bf16 adamw seed 0`."""
+        return f"{self.model} {self.budget}x {self.regime} {self.optimizer} seed {self.seed}"
+
 
 class ModelSpec(LlamaSection):
     vocab_size: int

@@ -97,7 +97,7 @@ def _arguments(run: RunFile, folder: RunFolder, settings: Callable[..., Any]) ->
         "project": run.wandb["project"],
         "entity": run.wandb["entity"],
         "id": run.spec.hash,
-        "name": f"{labels.model} {labels.budget}x {labels.regime} {labels.optimizer} seed {labels.seed}",
+        "name": labels.title,
         "group": labels.study,
         "resume": "allow",
         "dir": str(folder.path),
