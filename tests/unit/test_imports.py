@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,3 +74,13 @@ def test_every_form_of_import_is_seen(statement: str) -> None:
     assert {name.partition(".")[0] for name in imported(statement)} == {"training"}
     assert runs_upwards("study.grid", "training")
     assert not runs_upwards("status.state", "training")
+
+
+def test_rooms_that_snakemake_and_quick_commands_load_need_no_torch() -> None:
+    """All modules of these rooms, with whatever they import on top."""
+    rooms = ("study", "plan", "status", "workflow")
+    modules = [f"mpadam.{room}.{path.stem}" for room in rooms for path in (PACKAGE / room).glob("*.py")]
+    code = f"import sys, importlib; [importlib.import_module(name) for name in {modules}]"
+    code += "; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
