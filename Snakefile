@@ -3,7 +3,7 @@
 #   snakemake --profile profiles/smoke      the smoke study: minutes on a laptop's CPU, offline
 #   snakemake --profile profiles/local      the study of config.yaml on this machine
 #
-# Which runs there are, what they depend on and what makes one stale is decided in src/mpadam/study; the rules in
+# Which runs there are, what they depend on and what makes one stale is decided in src/mpadam/workflow; the rules in
 # workflow/rules name files and commands. profiles/default says when a job runs again and applies always.
 
 

@@ -34,9 +34,9 @@ from pathlib import Path
 from typing import Any
 
 from mpadam.atomic import write_json, write_text
+from mpadam.llama import PAPER_SIZES, LlamaSize
 from mpadam.measure.gpu import libraries, optimizers, products, rates, runs, waits
 from mpadam.measure.gpu.parts import Case, Row, Setting, page, tried
-from mpadam.model.sizes import PAPER_SIZES, LlamaSize
 from mpadam.optim.names import MASTERS
 from mpadam.study.load import load_study
 

@@ -26,13 +26,13 @@ from pathlib import Path
 import torch
 
 from mpadam.arguments import count
+from mpadam.llama import PAPER_SIZES
 from mpadam.measure.growth import Curve, Point, draw, read_curves, report
 from mpadam.measure.paper_set import PaperSet
 from mpadam.measure.processes import run
 from mpadam.measure.report import circumstances
 from mpadam.measure.step_time import time_subjects
 from mpadam.measure.subjects import TORCH_FUSED, Subject
-from mpadam.model.sizes import PAPER_SIZES
 
 ROOT = Path(__file__).parents[1]
 STEPS = (("adamw", "bf16"), ("m-plus-adam", "bf16"), ("m-plus-adam", "fp8"), ("m-plus-adam", "nvfp4s"))

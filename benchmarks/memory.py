@@ -19,11 +19,11 @@ from pathlib import Path
 
 import torch
 
+from mpadam.llama import PAPER_SIZES
 from mpadam.measure.allocations import peak_bytes
 from mpadam.measure.report import Line, report
 from mpadam.model.build import build_model
 from mpadam.model.loss import loss_sum
-from mpadam.model.sizes import PAPER_SIZES
 from mpadam.optim.memory import parameter_bytes
 from mpadam.optim.registry import build_optimizer
 from mpadam.study.spec import ModelSpec

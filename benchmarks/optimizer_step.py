@@ -27,11 +27,11 @@ from typing import Any
 
 import torch
 
+from mpadam.llama import PAPER_SIZES
 from mpadam.measure.paper_set import PaperSet, foreach_m_plus_adam, moved_bytes
 from mpadam.measure.report import Line, report
 from mpadam.measure.step_time import time_subjects
 from mpadam.measure.subjects import TORCH_FUSED, Subject
-from mpadam.model.sizes import PAPER_SIZES
 
 COMPILED = (
     *(("m-plus-adam", masters) for masters in ("bf16", "fp32", "fp8", "nvfp4s", "nvfp4")),

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import torch
 
+from mpadam.machine import native_bf16_products
 from mpadam.measure.report import Line, report
 from mpadam.measure.step_time import time_subjects
 from mpadam.measure.subjects import Subject
 from mpadam.model.build import build_model
 from mpadam.model.loss import loss_sum
 from mpadam.model.products import bf16_products
-from mpadam.processor import native_bf16_products
 from mpadam.study.auto import Bf16Products
 from mpadam.study.spec import ModelSpec
 

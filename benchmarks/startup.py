@@ -32,7 +32,7 @@ PROCESSES = {
 FIRST_STEP = """
 from dataclasses import replace
 from mpadam.measure.paper_set import PaperSet
-from mpadam.model.sizes import PAPER_SIZES
+from mpadam.llama import PAPER_SIZES
 PaperSet(replace(PAPER_SIZES["60m"], layers=1), vocabulary=1000).ours("m-plus-adam", "%s", compile=True).step()
 """
 STEPPED = ("bf16", "fp8", "nvfp4s")  # how weights are kept

@@ -23,12 +23,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from mpadam.llama import PAPER_SIZES
 from mpadam.measure.report import Line, report
 from mpadam.measure.step_time import time_subjects
 from mpadam.measure.subjects import Subject
 from mpadam.model.build import build_model
 from mpadam.model.loss import loss_sum
-from mpadam.model.sizes import PAPER_SIZES
 from mpadam.optim.registry import build_optimizer
 from mpadam.study.spec import ModelSpec
 from mpadam.training.gradients import global_norm, settle_

@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mpadam.exits import EXIT_REFUSED
+
 if TYPE_CHECKING:
     from mpadam.analysis.collect import Collected
     from mpadam.study.config import StudyConfig
     from mpadam.study.paths import StudyPaths
-
-
-EXIT_REFUSED = 3
 
 
 def exit_code(collected: Collected, command: str) -> int:
@@ -33,13 +32,16 @@ def count(word: str) -> int:
     return number
 
 
-def add_study(parser: argparse.ArgumentParser) -> None:
-    """--config, --results, --view: a study and the part of its folder that a command writes."""
+def add_study(parser: argparse.ArgumentParser, *, view: bool = True) -> None:
+    """--config, --results and, if asked for, --view: a study and the part of its folder that a command writes."""
     parser.add_argument(
         "--config", type=Path, action="append", required=True, help="configuration, each over the ones before"
     )
-    parser.add_argument("--results", type=Path, default=Path("results"), help="folder that holds the study's folder")
-    parser.add_argument("--view", choices=["", "paper"], default="", help="write to this folder of the study's")
+    parser.add_argument(
+        "--results", type=Path, default=Path("results"), help="folder that holds the study's folder (default: results)"
+    )
+    if view:
+        parser.add_argument("--view", choices=["", "paper"], default="", help="write to this folder of the study's")
 
 
 def study_of(args: argparse.Namespace) -> tuple[StudyConfig, StudyPaths]:

@@ -1,7 +1,6 @@
 """The command line: `mpadam COMMAND ...`. Thin: each command is a module of `mpadam.commands`.
 
-Exit codes: 0 done (a diverged run is a result) · 2 bad input · 3 refused (lock, hash) · 75 stopped in time, continue
-later. Anything else is a fault of the program or of the machine.
+What the codes mean that it ends with is in `mpadam.exits`.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ import pkgutil
 import sys
 
 from mpadam import __version__, commands
+from mpadam.exits import EXIT_BAD_INPUT
 from mpadam.inherited import make_own
-
-EXIT_BAD_INPUT = 2
 
 
 def main(argv: list[str] | None = None) -> int:

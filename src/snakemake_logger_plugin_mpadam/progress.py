@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
+from mpadam.durations import duration
+
 
 @dataclass(frozen=True)
 class Job:
@@ -117,9 +119,7 @@ def _run(summary: str) -> str:
 
 def elapsed(seconds: float) -> str:
     """`1:23`, `2:01:23`."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return duration(int(seconds))
 
 
 def about(seconds: float) -> str:

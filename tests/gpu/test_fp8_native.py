@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from mpadam.model.build import build_model
 from mpadam.model.capabilities import probe, require
-from mpadam.model.fp8.backend import FP8_CAPABILITY
 from mpadam.model.fp8.control import fp8_compute, fp8_enabled, fp8_state_dict, fp8_step, load_fp8_state_dict
 from mpadam.model.fp8.convert import convert_to_fp8
 from mpadam.model.loss import loss_sum, token_nll
 from mpadam.numerics import saturating_cast
+from mpadam.study.fp8_backend import FP8_CAPABILITY
 from mpadam.study.spec import ModelSpec
 
 pytestmark = [

@@ -20,9 +20,9 @@ from mpadam.cli import main
 from mpadam.diagnostics.dataflow.figure import dataflow_figure
 from mpadam.diagnostics.dataflow.trace import format_of, partial_sums, trace_step
 from mpadam.diagnostics.diagram import box, canvas, note
-from mpadam.diagnostics.options import Dataflow
 from mpadam.diagnostics.overview.figure import figure2
 from mpadam.model.fp8.recipe import OPERAND_FORMATS
+from mpadam.study.diagnostics import Dataflow
 
 OPTIONS = Dataflow()
 FP8 = {"masters": "fp8", "compute": "fp8"}

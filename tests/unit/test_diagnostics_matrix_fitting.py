@@ -15,8 +15,8 @@ from mpadam.diagnostics.matrix_fitting.figures import figure3, figure5, final_er
 from mpadam.diagnostics.matrix_fitting.fit import METHODS, Sweep, fit, rate_points, relative_error
 from mpadam.diagnostics.matrix_fitting.produce import produce
 from mpadam.diagnostics.matrix_fitting.tasks import TASKS, problem
-from mpadam.diagnostics.options import MatrixFitting
 from mpadam.optim.registry import build_optimizer
+from mpadam.study.diagnostics import MatrixFitting
 
 SMALL = MatrixFitting(
     size=5,

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from mpadam.cli import main
 from mpadam.commands.diagnose import MAKES
-from mpadam.diagnostics.options import KINDS, Diagnostics, MatrixFitting, parse_options
+from mpadam.study.diagnostics import KINDS, Diagnostics, MatrixFitting, parse_options
 
 
 def test_text_holds_every_option_and_is_read_back_as_it_was():
@@ -71,5 +71,5 @@ def test_a_section_of_a_configuration_takes_single_fields():
 
 
 def test_reading_options_imports_no_torch():
-    code = "import sys, mpadam.diagnostics.options, mpadam.commands.diagnose; sys.exit('torch' in sys.modules)"
+    code = "import sys, mpadam.study.diagnostics, mpadam.commands.diagnose; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

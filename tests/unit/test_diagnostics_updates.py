@@ -17,13 +17,13 @@ from mpadam.diagnostics.capabilities.edges import Edges, find_edges
 from mpadam.diagnostics.capabilities.measure import Capability, measure
 from mpadam.diagnostics.capabilities.produce import produce as produce_capabilities
 from mpadam.diagnostics.capabilities.table import table1, write_back_table
-from mpadam.diagnostics.options import Capabilities, SurvivalGrid
 from mpadam.diagnostics.scene import block_width, reference_step, scene, typical
 from mpadam.diagnostics.survival_grid.figure import figure1
 from mpadam.diagnostics.survival_grid.measure import PARTS, Survival
 from mpadam.diagnostics.survival_grid.measure import measure as measure_survival
 from mpadam.diagnostics.survival_grid.produce import produce as produce_survival
 from mpadam.numerics.formats import FORMATS, get_format
+from mpadam.study.diagnostics import Capabilities, SurvivalGrid
 
 OPTIONS = Capabilities(limit=60)
 FORMS = {

@@ -12,10 +12,10 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from mpadam.cli import main
 from mpadam.data.tokenizer import load_tokenizer
+from mpadam.study.run_folder import RunFolder
 from mpadam.study.spec import read_run_file
 from mpadam.training import loop
 from mpadam.training.evaluation import evaluate
-from mpadam.training.folder import RunFolder
 from mpadam.training.session import open_data, open_validation
 
 

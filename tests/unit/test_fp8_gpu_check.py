@@ -14,10 +14,10 @@ from types import ModuleType
 import pytest
 import torch
 
+from mpadam.llama import PAPER_SIZES
 from mpadam.measure.gpu import libraries, optimizers, products, rates, runs, waits
 from mpadam.measure.gpu.parts import Case, FailedError, KilledError, NotHereError, Row, Setting, apart, page, tried
 from mpadam.model.fp8.products import PRODUCTS, Product
-from mpadam.model.sizes import PAPER_SIZES
 from mpadam.optim.names import MASTERS
 from mpadam.plan.assumptions import HEAD_ROOM
 from mpadam.study.load import load_study

@@ -12,7 +12,7 @@ from snakemake_interface_logger_plugins.registry import LoggerPluginRegistry
 
 from mpadam.study.load import load_study
 from mpadam.study.paths import StudyPaths
-from mpadam.study.workflow import Workflow
+from mpadam.workflow.requests import Workflow
 from snakemake_logger_plugin_mpadam import LogHandler, screen
 from snakemake_logger_plugin_mpadam.progress import Job, Planned, Progress, about, elapsed
 from tests.workflow.toy import ROOT

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from mpadam.analysis.render import to_csv
+from mpadam.llama import PAPER_SIZES
 from mpadam.measure.memory import Footprint, footprints
-from mpadam.measure.options import Memory
 from mpadam.measure.produce import produce
 from mpadam.measure.tables import memory_table
-from mpadam.model.sizes import PAPER_SIZES
+from mpadam.study.measure import Memory
 
 
 @pytest.fixture(scope="module")

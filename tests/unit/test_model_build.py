@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from mpadam.llama import PAPER_SIZES
 from mpadam.model.build import build_model, initial_value
-from mpadam.model.sizes import PAPER_SIZES
 from mpadam.study.config import ModelConfig
 from mpadam.study.spec import ModelSpec
 

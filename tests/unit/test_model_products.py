@@ -7,8 +7,8 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from training_runs import make_data, make_run, metrics_of, summary_of, train
 
+from mpadam.machine import native_bf16_products, remembered_native_bf16_products
 from mpadam.model.products import bf16_products
-from mpadam.processor import native_bf16_products, remembered_native_bf16_products
 from mpadam.study.auto import Auto, auto_here
 from mpadam.study.config import TrainingConfig
 from mpadam.study.spec import read_run_file, write_run_file
@@ -202,7 +202,7 @@ def test_auto_is_what_torch_asks_itself(native, route, monkeypatch):
 def test_torch_is_asked_once_per_processor(monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("mpadam.processor.native_bf16_products", lambda: asked.append(1) or native_bf16_products())
+    monkeypatch.setattr("mpadam.machine.native_bf16_products", lambda: asked.append(1) or native_bf16_products())
     assert remembered_native_bf16_products() == remembered_native_bf16_products() == native_bf16_products()
     assert len(asked) == 1
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX")  # another processor, as far as torch is concerned

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from mpadam import AdamW, MPlusAdam
-from mpadam.model.sizes import PAPER_SIZES
+from mpadam.llama import PAPER_SIZES
 from mpadam.optim.memory import Bytes, bytes_per_parameter, parameter_bytes
 from mpadam.optim.memory_table import llama_parameters, states_of_size, table
 

@@ -12,7 +12,6 @@ from analysis_fakes import FakeStudy, fake_study
 from mpadam import cli
 from mpadam.analysis.collect import collect
 from mpadam.analysis.items import Item, problems
-from mpadam.cluster.container import bind_paths
 from mpadam.data import c4, c4_hub, saved, tokenizer_hub
 from mpadam.data.download import download_shard
 from mpadam.data.loader import TokenData
@@ -21,15 +20,18 @@ from mpadam.plan.needs import read_manifest
 from mpadam.plan.observed import finished
 from mpadam.presence import entries, is_there, why_unreadable
 from mpadam.reference.models import model_of
-from mpadam.status.edited import shows_refused
 from mpadam.status.report import read_status, to_text
 from mpadam.status.state import State, read_state
+from mpadam.stored import sha256
 from mpadam.study.keep import keep
+from mpadam.study.run_folder import RunFolder, data_of, read_json
 from mpadam.study.spec import RunFile, read_run_file
 from mpadam.study.text import DataConfig, TokenizerConfig
 from mpadam.training import checkpoint
-from mpadam.training.folder import RunFolder, claim, data_of, raise_known_failure, read_json, restore_summary, sha256
+from mpadam.training.folder import claim, raise_known_failure, restore_summary
 from mpadam.training.metrics import holds
+from mpadam.workflow.container import bind_paths
+from mpadam.workflow.edited import shows_refused
 
 RUN = {"model": "tiny", "budget": 1, "regime": "bf16-bf16", "optimizer": "adamw", "seed": 1}
 REVISION = "1" * 40

@@ -15,9 +15,9 @@ from mpadam.analysis.probes_descent import descent_means, descent_picture
 from mpadam.analysis.probes_staleness import stale_shares, staleness_picture
 from mpadam.analysis.probes_survival import survival_picture, survival_shares
 from mpadam.cli import main
-from mpadam.probes.outputs import figures
 from mpadam.study.grid import run_keys
 from mpadam.study.load import ConfigError
+from mpadam.study.probes import figures
 
 KEY = ["model", "budget", "regime", "optimizer", "seed"]
 

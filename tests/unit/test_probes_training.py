@@ -10,9 +10,10 @@ from training_ranks import run_ranks, train_on
 from training_runs import StopAfter, assert_same_run, make_data, make_run, summary_of, train, weights_of
 
 from mpadam.probes.survival import BINS, survival_record
+from mpadam.stored import sha256
+from mpadam.study.run_folder import RunFolder
 from mpadam.study.spec import read_run_file, write_run_file
 from mpadam.training import loop
-from mpadam.training.folder import RunFolder, sha256
 from mpadam.training.session import open_session
 
 EVERY = 2

@@ -21,7 +21,7 @@ from mpadam.site.trials import tuning_links
 from mpadam.site.write import write_site
 from mpadam.study.archive import open_study
 from mpadam.study.paths import StudyPaths
-from mpadam.training.folder import RunFolder
+from mpadam.study.run_folder import RunFolder
 
 RUN = {"model": "tiny", "budget": 1, "regime": "bf16-bf16", "optimizer": "m-plus-adam", "seed": 1}
 HERE = "pages/tiny/1x/bf16-bf16/m-plus-adam.html"

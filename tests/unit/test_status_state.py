@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from mpadam.status.state import State, eta_seconds, read_run, read_state
+from mpadam.status.state import State, eta_seconds, read_state
 from mpadam.study.auto import Auto
 from mpadam.study.grid import RunKey
 from mpadam.study.load import load_study
+from mpadam.study.run_folder import RunFolder, read_run
 from mpadam.study.spec import resolve, run_request, write_run_file
-from mpadam.training.folder import RunFolder
 from mpadam.training.lock import STALE_SECONDS, RunLock
 
 ROOT = Path(__file__).parents[2]

@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from mpadam.cli import main
+from mpadam.durations import duration
 from mpadam.plan.jobs import Training, runs, trials
-from mpadam.status.report import duration, read_status, to_text
+from mpadam.status.report import read_status, to_text
 from mpadam.status.watch import CLEAR, watch
 from mpadam.study.config import StudyConfig
 from mpadam.study.load import load_study, parse_study

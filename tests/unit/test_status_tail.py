@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mpadam.status.tail import last_lines, last_records
+from mpadam.study.run_folder import last_lines, last_records
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from mpadam.study import auto
 from mpadam.study.config import RegimeConfig
 from mpadam.study.grid import RunKey
 from mpadam.study.load import load_study
+from mpadam.study.run_folder import RunFolder
 from mpadam.study.spec import read_run_file, run_request
-from mpadam.training.folder import RunFolder, claim
+from mpadam.training.folder import claim
 
 ROOT = Path(__file__).parents[2]
 MANIFEST = {"fingerprint": "f", "tokenizer_fingerprint": "t", "vocab_size": 768, "train_sequences": 100_000}

@@ -9,7 +9,7 @@ from mpadam.study.config import ContainerConfig, StudyConfig
 from mpadam.study.load import ConfigError, load_study, parse_study, read_words, read_yaml
 from mpadam.study.section import LONGEST_NAME
 from mpadam.study.text import DataConfig, TokenizerConfig
-from mpadam.study.workflow import rule_names
+from mpadam.workflow.requests import rule_names
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,7 +12,7 @@ from mpadam.study.load import ConfigError, load_study, merge, parse_study, read_
 from mpadam.study.paths import StudyPaths
 from mpadam.study.spec import differing_fields, read_run_file, resolve, run_request, trial_request, write_run_file
 from mpadam.study.tuning import select
-from mpadam.study.workflow import Workflow
+from mpadam.workflow.requests import Workflow
 
 ROOT = Path(__file__).parents[2]
 MANIFEST = {"fingerprint": "f", "tokenizer_fingerprint": "t", "vocab_size": 1024, "train_sequences": 10_000}

@@ -12,8 +12,9 @@ from training_runs import assert_same_run, make_data, make_run, train
 from mpadam import atomic
 from mpadam.cli import main
 from mpadam.data import hub
+from mpadam.study.run_folder import RunFolder
 from mpadam.training import checkpoint, lock
-from mpadam.training.folder import RefusedError, RunFolder, sweep
+from mpadam.training.folder import RefusedError, sweep
 from mpadam.training.lock import RunLock, is_held
 
 LACKING = [errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM]

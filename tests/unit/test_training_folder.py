@@ -12,11 +12,13 @@ from training_runs import StopAfter, make_data, make_run, metrics_of, summary_of
 
 from mpadam.atomic import write_json
 from mpadam.cli import main
+from mpadam.durations import duration
+from mpadam.stored import sha256
+from mpadam.study.run_folder import RunFolder
 from mpadam.study.spec import read_run_file
 from mpadam.training import machine, session
-from mpadam.training.folder import RefusedError, RunFolder, claim, sha256
+from mpadam.training.folder import RefusedError, claim
 from mpadam.training.plot import loss_svg
-from mpadam.training.progress import duration
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from training_runs import make_data, make_run, train
 
 from mpadam.cli import main
 from mpadam.data import TokenData
+from mpadam.study.run_folder import RunFolder, data_of
 from mpadam.study.spec import read_run_file
-from mpadam.training.folder import RunFolder, data_of
 
 RUN = "runs/tiny/1x/bf16-bf16/adamw/seed0"
 

@@ -110,7 +110,7 @@ def test_o2_two_ranks_hold_the_same_bits_at_every_step_and_after_resume(tmp_path
 
 def rows_of(folder, data):
     spec = json.loads((folder / "summary.json").read_text())["spec"]
-    from mpadam.training.streams import stream_seed
+    from mpadam.study.streams import stream_seed
 
     batches = TrainBatches(
         data, sequences="pack", sequence_length=32, global_batch_size=8, seed=stream_seed(spec["seed"], "data-order")

@@ -12,9 +12,10 @@ from training_runs import StopAfter, assert_same_run, make_data, make_run, metri
 from mpadam.canonical import record_sha256, sha256_of
 from mpadam.cli import main
 from mpadam.data import TokenData
+from mpadam.stored import sha256
+from mpadam.study.run_folder import RunFolder, altered, read_json
 from mpadam.study.spec import read_run_file, write_run_file
 from mpadam.training.checkpoint import Progress, newest, retain, save
-from mpadam.training.folder import RunFolder, altered, read_json, sha256
 
 STEPS = {"steps": 6, "evaluate_every": 3}
 

@@ -9,9 +9,9 @@ from torch import nn
 from training_runs import LENGTH, StopAfter, make_data, make_run, metrics_of, summary_of, train, weights_of
 
 from mpadam.optim.schedules import factor
+from mpadam.study.run_folder import RunFolder
 from mpadam.study.spec import BranchSchedule, read_run_file
 from mpadam.training import loop
-from mpadam.training.folder import RunFolder
 from mpadam.training.gradients import accumulate_in_float32, clip_, global_norm
 from mpadam.training.session import open_data, open_session
 

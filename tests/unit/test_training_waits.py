@@ -20,9 +20,9 @@ from torch.utils._pytree import tree_leaves
 
 from mpadam.data import TokenData
 from mpadam.optim import base
+from mpadam.study.run_folder import RunFolder
 from mpadam.study.spec import read_run_file
 from mpadam.training import loop
-from mpadam.training.folder import RunFolder
 from mpadam.training.session import Session, open_session
 from tests.unit.training_runs import make_data, make_run
 

@@ -14,6 +14,7 @@ from mpadam.data import TokenData
 from mpadam.data.prepare import prepare
 from mpadam.study.config import RegimeConfig
 from mpadam.study.numerics_version import numerics_version
+from mpadam.study.run_folder import read_metrics
 from mpadam.study.spec import (
     BranchSchedule,
     DataSpec,
@@ -26,7 +27,6 @@ from mpadam.study.spec import (
     write_run_file,
 )
 from mpadam.study.text import DataConfig, TokenizerConfig
-from mpadam.training.metrics import read_metrics
 from mpadam.training.run import train_folder
 from mpadam.training.stopping import Stopper
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mpadam.study.load import ConfigError
-from mpadam.study.profiles import check_configfiles
+from mpadam.workflow.profiles import check_configfiles
 from tests.workflow.toy import OVERLAY, ROOT, Toy, make_toy
 
 #: names that validation accepts, and that collided or fitted no wildcard

@@ -13,12 +13,12 @@ import pytest
 import yaml
 
 from mpadam.cli import main
-from mpadam.processor import native_bf16_products
+from mpadam.machine import native_bf16_products
 from mpadam.study.archive import ARCHIVE, open_study
 from mpadam.study.auto import Bf16Products
 from mpadam.study.paths import StudyPaths
+from mpadam.study.run_folder import read_metrics
 from mpadam.study.spec import read_run_file, write_run_file
-from mpadam.training.metrics import read_metrics
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "results" / "example"

@@ -38,7 +38,7 @@ def timers(folder: Path, start: str) -> int:
 @pytest.mark.parametrize(
     "start",
     [
-        "from mpadam.cluster.scheduler import one_timer; one_timer()",
+        "from mpadam.workflow.scheduler import one_timer; one_timer()",
         pytest.param("", marks=pytest.mark.xfail(strict=True, reason="if it passes, one_timer is needed no more")),
     ],
     ids=["ours", "snakemake"],

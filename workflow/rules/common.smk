@@ -10,17 +10,17 @@ import os
 import sys
 from pathlib import Path
 
-from mpadam.cluster.container import bind_paths, bind_variable, checked_image
-from mpadam.cluster.resources import STOP_AFTER
-from mpadam.cluster.scheduler import one_timer
-from mpadam.cluster.signals import end_with_trainings, forward_signals, in_step
 from mpadam.source import check_checkout
-from mpadam.status.edited import is_edited, shows_refused
 from mpadam.study.load import load_study
 from mpadam.study.paths import StudyPaths
-from mpadam.study.profiles import check_configfiles
 from mpadam.study.section import NAME
-from mpadam.study.workflow import RUN, TUNING, Workflow, rule_names, sources
+from mpadam.workflow.container import bind_paths, bind_variable, checked_image
+from mpadam.workflow.edited import is_edited, shows_refused
+from mpadam.workflow.profiles import check_configfiles
+from mpadam.workflow.requests import RUN, TUNING, Workflow, rule_names, sources
+from mpadam.workflow.resources import STOP_AFTER
+from mpadam.workflow.scheduler import one_timer
+from mpadam.workflow.signals import end_with_trainings, forward_signals, in_step
 
 
 configfile: "profiles/slurm/cluster.yaml"

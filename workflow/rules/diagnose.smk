@@ -1,6 +1,6 @@
 # Diagnostics: what an update can and cannot do, without training a model of the study.
 #
-# Inputs:  the options of each (section `diagnostics` of the configuration, defaults in mpadam.diagnostics.options), as
+# Inputs:  the options of each (section `diagnostics` of the configuration, defaults in mpadam.study.diagnostics), as
 #          canonical text, and the source of what they measure
 # Outputs: Table 1 and Figures 1 to 3, 5 and 7 to 9 beside the tables and figures of `all_paper`, and the numbers behind
 #          them in diagnostics/

@@ -1,6 +1,6 @@
 # What optimizers cost, for the appendix of `all_paper`.
 #
-# Inputs:  the options of each (section `measure` of the configuration, defaults in mpadam.measure.options), as
+# Inputs:  the options of each (section `measure` of the configuration, defaults in mpadam.study.measure), as
 #          canonical text, and the source of what is measured
 # Outputs: the tables of runtime overhead and of memory beside the others of `all_paper`, every timing in measure/
 # Steps:   each is one job. Optimizers are timed in turn, so that other jobs on the machine slow all of them alike

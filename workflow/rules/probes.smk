@@ -6,7 +6,7 @@
 #          Where no update is looked at, the page does not ask for them
 # Steps:   one job, seconds
 
-from mpadam.probes.outputs import figures as probe_figures
+from mpadam.study.probes import figures as probe_figures
 
 PROBE_FIGURES = probe_figures(STUDY.config)
 

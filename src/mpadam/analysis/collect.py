@@ -29,8 +29,8 @@ from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey, TuningKey, run_keys, selection_key, tuning_keys
 from mpadam.study.load import ConfigError
 from mpadam.study.paths import StudyPaths
+from mpadam.study.run_folder import RunFolder, altered, edited_records, read_json
 from mpadam.study.spec import resolve, run_request
-from mpadam.training.folder import RunFolder, altered, edited_records, read_json
 
 STATUSES = ("completed", "diverged", "missing", "refused")
 _KEYS = {"model": "str", "budget": "int64", "regime": "str", "optimizer": "str", "seed": "int64", "status": "str"}

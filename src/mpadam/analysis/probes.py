@@ -29,10 +29,9 @@ import pandas as pd
 
 from mpadam.analysis.collect import Collected
 from mpadam.presence import is_there
-from mpadam.probes.outputs import FILE
 from mpadam.study.load import ConfigError
-from mpadam.training.folder import read_json
-from mpadam.training.metrics import read_metrics
+from mpadam.study.probes import FILE
+from mpadam.study.run_folder import read_json, read_metrics
 
 _KEY = ("model", "budget", "regime", "optimizer", "seed")
 _WORDS = ("quantity", "branch", "role", "bin")

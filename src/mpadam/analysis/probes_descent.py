@@ -13,7 +13,7 @@ from mpadam.analysis.entries import MAIN
 from mpadam.analysis.pictures import Picture, drawing
 from mpadam.analysis.probes import Looks
 from mpadam.analysis.style import OptimizerStyle, optimizer_styles, regime_styles
-from mpadam.probes.outputs import DESCENT
+from mpadam.study.probes import DESCENT
 
 WIDTH, COLUMNS = 2.1, 5
 HEIGHTS = (1.9, 1.2)  # of a panel of cosines, and of the one of the loss below it

@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from mpadam.analysis.pictures import Picture, drawing
 from mpadam.analysis.probes import Looks
 from mpadam.analysis.style import BLUE, GREEN, VERMILLION
-from mpadam.probes.outputs import STALENESS
+from mpadam.study.probes import STALENESS
 
 #: state -> colour, marker, label
 STATES = {

@@ -17,7 +17,7 @@ from mpadam.analysis.entries import is_level
 from mpadam.analysis.pictures import Picture, drawing
 from mpadam.analysis.probes import Looks
 from mpadam.analysis.style import BLACK, BLUE, VERMILLION, OptimizerStyle, optimizer_styles
-from mpadam.probes.outputs import survival_figure
+from mpadam.study.probes import survival_figure
 
 PROJECTIONS = ("attention", "mlp", "projection")
 FEWEST = 100  # intended updates of a bin that is drawn

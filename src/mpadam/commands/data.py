@@ -139,13 +139,12 @@ def _request(args: argparse.Namespace) -> dict[str, Any]:
 def _section(name: str, model: type[AnySection], request: dict[str, Any]) -> AnySection:
     from pydantic import ValidationError
 
+    from mpadam.study.faults import first_fault
+
     try:
         return model.model_validate(request[name])
     except ValidationError as error:
-        first = error.errors()[0]
-        location = ".".join([name, *map(str, first["loc"])])
-        message = str(first["ctx"]["error"]) if first["type"] == "value_error" else first["msg"]
-        raise ValueError(f"--request: {location}: {message}, but it is {first['input']!r}") from None
+        raise ValueError(f"--request: {first_fault(error, root=name)}") from None
 
 
 def log(line: str) -> None:

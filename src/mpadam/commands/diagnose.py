@@ -20,14 +20,14 @@ MAKES = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_kinds(parser, MAKES, command="diagnose", options="mpadam.diagnostics.options", out="results/<study>")
+    add_kinds(parser, MAKES, command="diagnose", options="mpadam.study.diagnostics", out="results/<study>")
 
 
 def run(args: argparse.Namespace) -> int:
     """Write <out>/diagnostics/<kind>/ and the figures and tables made of it."""
     from importlib import import_module
 
-    from mpadam.diagnostics.options import parse_options
+    from mpadam.study.diagnostics import parse_options
 
     options = parse_options(args.kind, args.options)
     module = import_module(f"mpadam.diagnostics.{args.kind.replace('-', '_')}.produce")

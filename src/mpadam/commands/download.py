@@ -6,12 +6,11 @@ import argparse
 import sys
 
 from mpadam.commands.data import add_study_arguments, data_section, log, study_sections
+from mpadam.exits import EXIT_STOPPED
 
 HELP = "Fetch a study's text (data.source c4_hub) and tokenizer (tokenizer.source hub) from the hub, or a part of them."
 EXAMPLE = """mpadam download --config config.yaml --shard train-00000-of-01024
   HF_ENDPOINT=https://mirror.example mpadam download --config config.yaml"""
-
-EXIT_CONTINUE_LATER = 75
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,5 +34,5 @@ def run(args: argparse.Namespace) -> int:
             download_all(*study_sections(args), log=log)
     except UnreachableError as error:
         print(f"mpadam download: {error}", file=sys.stderr)
-        return EXIT_CONTINUE_LATER
+        return EXIT_STOPPED
     return 0

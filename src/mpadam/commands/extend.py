@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from mpadam.training.ranks import Ranks
-    from mpadam.training.stopping import Stopper
+from mpadam.commands.train import check_minutes, in_ranks, train_one
+from mpadam.training.ranks import Ranks
+from mpadam.training.stopping import Stopper
 
 HELP = "train further trials of a tuning while its best one lacks a neighbour to compare it with"
 EXAMPLE = (
@@ -36,15 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from mpadam.commands.train import check_minutes, in_ranks
-
     check_minutes(args.stop_after_minutes)
     return in_ranks(args, partial(_extend, args))
 
 
 def _extend(args: argparse.Namespace, stop: Stopper, ranks: Ranks) -> int:
     from mpadam.atomic import write_text
-    from mpadam.commands.train import train_one
     from mpadam.commands.tune import read_searched
     from mpadam.study.load import to_yaml
     from mpadam.study.tuning import with_further

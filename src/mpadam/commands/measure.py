@@ -16,14 +16,14 @@ KINDS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_kinds(parser, KINDS, command="measure", options="mpadam.measure.options", out="gets tables/ and measure/")
+    add_kinds(parser, KINDS, command="measure", options="mpadam.study.measure", out="gets tables/ and measure/")
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the table of the measurement, and print it."""
     from mpadam.analysis.render import to_text
-    from mpadam.measure.options import parse_options
     from mpadam.measure.produce import produce
+    from mpadam.study.measure import parse_options
 
     print(to_text(produce(args.kind, parse_options(args.kind, args.options), args.out)), end="")
     return 0

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+
+from mpadam.arguments import add_study
+from mpadam.exits import EXIT_BAD_INPUT
 
 HELP = "jobs, FLOPs, positions, gigabytes and GPU-hours of a study, by stated assumptions and from its finished runs"
 EXAMPLE = "mpadam plan --config config.yaml --config studies/smoke.yaml --results results"
 
-EXIT_BAD_INPUT = 2
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config", type=Path, action="append", required=True, help="configuration, each over the ones before"
-    )
-    parser.add_argument(
-        "--results", type=Path, default=Path("results"), help="folder that holds the study's folder (default: results)"
-    )
+    add_study(parser, view=False)
     parser.add_argument("--gpu", help="the GPU to plan for: h100, h200 or a100 (default: by cluster.gpu_model)")
     parser.add_argument("--json", action="store_true", help="all numbers, unrounded, as JSON")
 

@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
     from mpadam.analysis.probes_staleness import staleness_picture
     from mpadam.analysis.probes_survival import survival_picture
     from mpadam.atomic import write_text
-    from mpadam.probes.outputs import TABLE, regimes_of
+    from mpadam.study.probes import TABLE, regimes_of
 
     config, paths = study_of(args)
     looks = read_looks(collect(config, paths))

@@ -55,8 +55,8 @@ def _write(
     import os
 
     from mpadam.study.auto import auto_here, recorded_auto
+    from mpadam.study.run_folder import RunFolder, recorded_identity
     from mpadam.study.spec import resolve, write_run_file
-    from mpadam.training.folder import RunFolder, recorded_identity
 
     data = os.path.relpath(args.manifest.parent, out.parent)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+
+from mpadam.arguments import add_study
 
 HELP = "runs and trials: waiting, running (step, loss, ETA), stopped, stale, failed, diverged, done, unreadable"
 EXAMPLE = "mpadam status --config config.yaml --config studies/smoke.yaml"
@@ -12,12 +13,7 @@ WATCH_SECONDS = 30.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config", type=Path, action="append", required=True, help="configuration, each over the ones before"
-    )
-    parser.add_argument(
-        "--results", type=Path, default=Path("results"), help="folder that holds the study's folder (default: results)"
-    )
+    add_study(parser, view=False)
     parser.add_argument(
         "--watch", type=float, nargs="?", const=WATCH_SECONDS, metavar="SECONDS",
         help=f"again every so often (default: {WATCH_SECONDS:.0f}) until nothing is left to do, or Ctrl-C",

@@ -7,15 +7,13 @@ import errno
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from mpadam.training.ranks import Ranks
-    from mpadam.training.stopping import Stopper
+from mpadam.exits import EXIT_BAD_INPUT, EXIT_REFUSED, EXIT_STOPPED
+from mpadam.training.ranks import Ranks, joined
+from mpadam.training.stopping import EndedAtOnceError, Stopper
 
 HELP = "train the run that a folder's run.yaml describes, from its newest checkpoint if there is one"
 EXAMPLE = "mpadam train --run-dir results/smoke/runs/200k/1x/bf16-bf16/m-plus-adam/seed0"
-EXIT_REFUSED = 3
 FULL_DISK = {
     errno.ENOSPC: "make room",
     errno.EDQUOT: "make room within your quota, or have it raised",
@@ -61,9 +59,6 @@ def check_minutes(minutes: float | None) -> None:
 
 def in_ranks(args: argparse.Namespace, work: Callable[[Stopper, Ranks], int]) -> int:
     """Do `work`, which trains, on this process or those that torchrun has started; returns its exit code."""
-    from mpadam.training.ranks import joined
-    from mpadam.training.stopping import EndedAtOnceError, Stopper
-
     try:
         with Stopper(args.stop_after_minutes) as stop, joined() as ranks:
             return work(stop, ranks)
@@ -77,8 +72,6 @@ def _train_all(args: argparse.Namespace, stop: Stopper, ranks: Ranks) -> int:
 
     A run that fails or is refused does not keep the others from training; one that has to stop does.
     """
-    from mpadam.training.stopping import EXIT_STOPPED
-
     first = 0
     for folder in args.run_dir:
         code = train_one(folder, stop, ranks, replace=args.replace, change_world_size=args.change_world_size)
@@ -99,10 +92,8 @@ def _arguments(args: argparse.Namespace) -> list[str]:
 
 def train_one(folder: Path, stop: Stopper, ranks: Ranks, *, replace: bool, change_world_size: bool = False) -> int:
     """Train one folder; returns the exit code. What went wrong is said by the leading rank alone."""
-    from mpadam.cli import EXIT_BAD_INPUT
     from mpadam.training.folder import RefusedError
     from mpadam.training.run import train_folder
-    from mpadam.training.stopping import EXIT_STOPPED
 
     try:
         return train_folder(folder, stop=stop, replace=replace, ranks=ranks, change_world_size=change_world_size)

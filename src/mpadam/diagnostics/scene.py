@@ -13,7 +13,6 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
-from mpadam.diagnostics.options import Reference
 from mpadam.numerics.base import Format
 from mpadam.numerics.fp8 import Fp8Blocks
 from mpadam.numerics.nvfp4 import NvFp4
@@ -21,6 +20,7 @@ from mpadam.optim.base import rates_at
 from mpadam.optim.hyperparameters import check_hyperparameters
 from mpadam.optim.names import parse_optimizer_name
 from mpadam.optim.rules import RULES, Constants, Step, state_shapes
+from mpadam.study.diagnostics import Reference
 
 COPIES_SHARE = 64  # of that many weights of a block one may be a copy: the rest keeps it typical
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from mpadam.measure.options import Memory
-from mpadam.model.sizes import PAPER_SIZES
+from mpadam.llama import PAPER_SIZES
 from mpadam.optim.memory import Bytes, bytes_per_parameter
 from mpadam.optim.memory_table import llama_parameters
 from mpadam.optim.registry import build_optimizer
+from mpadam.study.measure import Memory
 
 #: label, optimizer, masters, states, which matrices Apollo-E compresses
 _SHOWN = (

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mpadam.llama import LlamaSize
 from mpadam.measure.subjects import GRADIENT, WEIGHT, Subject
-from mpadam.model.sizes import LlamaSize
 from mpadam.optim.base import LowPrecisionOptimizer
 from mpadam.optim.memory import parameter_bytes
 from mpadam.optim.registry import build_optimizer

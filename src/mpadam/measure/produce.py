@@ -12,9 +12,9 @@ from mpadam.analysis.render import write_table
 from mpadam.analysis.tables import Table
 from mpadam.atomic import write_json
 from mpadam.measure.memory import footprints
-from mpadam.measure.options import Memory, StepTime
 from mpadam.measure.step_time import circumstances, measure_step_time
 from mpadam.measure.tables import memory_table, step_time_table
+from mpadam.study.measure import Memory, StepTime
 
 
 def produce(kind: str, options: Any, root: Path) -> Table:

@@ -14,14 +14,15 @@ import platform
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from mpadam.atomic import write_json
+from mpadam.machine import installed
 from mpadam.measure.step_time import device_name
+from mpadam.quartiles import quartiles
 
 PACKAGES = ("torch", "transformers", "torchao", "torch-optimi")
 
@@ -88,7 +89,7 @@ def publish(
 
 def circumstances(device: str) -> dict[str, Any]:
     """Versions, device, threads, and how many processes wanted the processors in the last minute."""
-    versions = {name: _version(name) for name in PACKAGES}
+    versions = {name: installed(name) for name in PACKAGES}
     return {
         "device": device_name(device),
         "threads": torch.get_num_threads(),
@@ -97,21 +98,6 @@ def circumstances(device: str) -> dict[str, Any]:
         "load": round(os.getloadavg()[0], 1),
         "processors": os.cpu_count(),
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
-    """Lower quartile, median, upper quartile; all equal where there is one sample."""
-    if len(samples) == 1:
-        return (samples[0],) * 3
-    low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
-    return low, statistics.median(samples), high
 
 
 def _row(line: Line, base: Line | None, scale: float, bandwidth: float | None) -> dict[str, Any]:

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata, util
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from mpadam.measure.options import StepTime
+from mpadam.machine import cpu_name, gpu_name
 from mpadam.measure.subjects import Subject, absent, parameters, subjects
+from mpadam.quartiles import quartiles
+from mpadam.study.measure import StepTime
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,7 @@ class Timing:
     @property
     def quartiles(self) -> tuple[float, float]:
         """Lower and upper; equal to the only sample where there is one."""
-        if len(self.samples) == 1:
-            return self.samples[0], self.samples[0]
-        low, _, high = statistics.quantiles(self.samples, n=4, method="inclusive")
+        low, _, high = quartiles(self.samples)
         return low, high
 
 
@@ -118,9 +117,4 @@ def circumstances(options: StepTime) -> dict[str, Any]:
 
 def device_name(device: str) -> str:
     """The GPU's name, or the processor's as far as the system tells it."""
-    if device == "cuda":
-        return torch.cuda.get_device_name()
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, "") or platform.processor() or platform.machine()
+    return gpu_name(device) or cpu_name() or platform.machine()

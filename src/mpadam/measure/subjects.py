@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from mpadam.measure.options import StepTime
 from mpadam.optim.names import parse_optimizer_name
 from mpadam.optim.registry import build_optimizer
+from mpadam.study.measure import StepTime
 
 GRADIENT = 1e-3  # standard deviation; weights have that of an initialisation
 WEIGHT = 0.02

@@ -11,9 +11,9 @@ from mpadam.analysis.cells import BASELINE
 from mpadam.analysis.style import optimizer_styles
 from mpadam.analysis.tables import Entry, Table
 from mpadam.measure.memory import Footprint
-from mpadam.measure.options import StepTime
 from mpadam.measure.step_time import Timing
 from mpadam.measure.subjects import TORCH_FUSED
+from mpadam.study.measure import StepTime
 
 _SCALE = 1e3  # seconds to milliseconds
 

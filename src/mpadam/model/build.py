@@ -14,7 +14,7 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaRota
 
 from mpadam.model.attention import attend_to_whole_rows
 from mpadam.study.spec import ModelSpec
-from mpadam.training.streams import stream_seed
+from mpadam.study.streams import stream_seed
 
 INITIAL_STD = 0.02
 COMPUTE_DTYPES = {"bf16": torch.bfloat16, "fp8": torch.bfloat16, "fp32": torch.float32}

@@ -17,17 +17,17 @@ import platform
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import metadata, util
+from importlib import util
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
-from mpadam.model.fp8.backend import check_backend, resolve_backend
+from mpadam.machine import cpu_name, gpu, installed, native_bf16_products
 from mpadam.model.fp8.transformer_engine import import_problem
 from mpadam.numerics import get_format
 from mpadam.optim.names import MASTERS
-from mpadam.processor import native_bf16_products
+from mpadam.study.fp8_backend import check_backend, resolve_backend
 
 PACKAGES = MappingProxyType(
     {
@@ -95,31 +95,23 @@ class Support:
 
 def probe() -> Machine:
     """Look at this machine; imports none of the optional packages."""
-    gpus = []
-    for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
-        capability = (properties.major, properties.minor)
-        gpus.append(Gpu(properties.name, capability, round(properties.total_memory / 2**30, 1)))
-    cpu = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    gpus = [gpu(index) for index in range(torch.cuda.device_count())]
     return Machine(
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.machine()}",
         torch=torch.__version__,
         cuda=torch.version.cuda,
-        cpu=str(cpu.get("cpu_name", platform.processor() or "unknown")),
+        cpu=cpu_name() or "unknown",
         cpu_threads=torch.get_num_threads(),
         cpu_bf16=native_bf16_products(),
-        gpus=tuple(gpus),
+        gpus=tuple(Gpu(g["name"], g["capability"], round(g["memory_bytes"] / 2**30, 1)) for g in gpus),
         packages={name: _version(name, distribution) for name, distribution in PACKAGES.items()},
         tools={name: shutil.which(name) for name in TOOLS},
     )
 
 
 def _version(name: str, distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return "of unknown version" if util.find_spec(name) else None
+    return installed(distribution) or ("of unknown version" if util.find_spec(name) else None)
 
 
 # --- regimes ---------------------------------------------------------------------------------------------------------

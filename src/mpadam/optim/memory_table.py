@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from mpadam.model.sizes import PAPER_SIZES, PAPER_VOCABULARY, LlamaSize
+from mpadam.llama import PAPER_SIZES, PAPER_VOCABULARY, LlamaSize
 from mpadam.numerics import FORMATS
 from mpadam.optim.memory import Bytes, bytes_per_parameter
 from mpadam.optim.names import RULES, WRITE_BACKS, optimizer_names

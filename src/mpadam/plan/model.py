@@ -73,8 +73,9 @@ class CostModel:
         """GPUs of a run, or its CPU threads: what its seconds are multiplied with for its cost."""
         if self.on_cpu:
             return self.config.training.threads
-        wanted, micro_batches = self.gpus_wanted(model), micro_batches_per_step(self.config, model)
-        return max(n for n in range(1, wanted + 1) if micro_batches % n == 0)
+        wanted = self.gpus_wanted(model)
+        micro_batches = self.config.training.global_batch_size // self.config.micro_batch_size(model)
+        return max(n for n in range(1, wanted + 1) if micro_batches % n == 0)  # they share them evenly
 
     def gpus_wanted(self, model: str) -> int:
         """GPUs that a model's size wants, however the batch is cut."""
@@ -151,8 +152,3 @@ def runtime_minutes(
 def _trials_of(config: StudyConfig, key: RunKey | TuningKey) -> list[Training]:
     assert isinstance(key, TuningKey)
     return trials(config, [key])
-
-
-def micro_batches_per_step(config: StudyConfig, model: str) -> int:
-    """What the ranks of a run share out evenly."""
-    return config.training.global_batch_size // config.micro_batch_size(model)

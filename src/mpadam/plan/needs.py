@@ -14,7 +14,7 @@ from mpadam.plan.supply import Supply
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey
 from mpadam.study.paths import StudyPaths
-from mpadam.training.folder import read_json
+from mpadam.study.run_folder import read_json
 
 
 @dataclass(frozen=True)

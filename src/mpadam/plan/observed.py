@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from mpadam.plan.jobs import Training
-from mpadam.presence import is_there
 from mpadam.study.config import StudyConfig
 from mpadam.study.paths import StudyPaths
-from mpadam.training.folder import read_json
+from mpadam.study.run_folder import RunFolder, read_json, read_run
 
 #: (model, regime)
 Cell = tuple[str, str]
@@ -38,9 +36,9 @@ def finished(trainings: Iterable[Training], paths: StudyPaths) -> dict[Training,
     """The summaries that there are and that belong to the run.yaml beside them."""
     found = {}
     for training in trainings:
-        folder = training.folder(paths)
-        summary = read_json(folder / "summary.json")
-        if summary is not None and summary.get("hash") == run_hash(folder):
+        folder = RunFolder(training.folder(paths))
+        summary = read_json(folder.summary)
+        if summary is not None and summary.get("hash") == read_run(folder.run_file)[0]:
             found[training] = summary
     return found
 
@@ -65,15 +63,4 @@ def _comparable(config: StudyConfig, labels: Mapping[str, Any], spec: Mapping[st
     model = config.models.get(labels.get("model", ""))
     if model is None or spec.get("training", {}).get("device") != config.training.device:
         return False
-    shape = model.model_dump(include={"hidden_size", "intermediate_size", "layers", "heads"})
-    return shape.items() <= spec.get("model", {}).items()
-
-
-def run_hash(folder: Path) -> str | None:
-    """The hash that run.yaml opens with; the rest is not parsed, which would take most of the time."""
-    path = folder / "run.yaml"
-    if not is_there(path):
-        return None
-    with path.open(encoding="utf-8", errors="replace") as file:
-        key, _, value = file.readline().partition(":")
-    return value.strip().strip("'\"") if key == "hash" else None
+    return vars(model.size).items() <= spec.get("model", {}).items()

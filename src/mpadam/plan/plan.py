@@ -7,7 +7,6 @@ Only trainings are planned: diagnostics, tables and figures take minutes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -78,7 +77,7 @@ def make_plan(config: StudyConfig, results: Path = Path("results"), *, gpu: str 
         cells=tuple(costs),
         budgets=tuple(budgets),
         data=data_need(config, budgets, supplied, manifest),
-        results_gigabytes=_kept_bytes(model, everything) / 1e9,
+        results_gigabytes=sum(WEIGHT_BYTES_KEPT * model.shape(t.key.model).parameters for t in everything) / 1e9,
         notes=(*notes(model, costs), *further_note(model), *([] if supplied.refuses else short)),
         problems=tuple(short if supplied.refuses else []),
     )
@@ -89,7 +88,3 @@ def _grids(model: CostModel) -> tuple[Amount, ...]:
     config = model.config
     keys = {grid.name: grid_keys(config, grid) for grid in config.grids}
     return tuple(amount(model, name, [*map(Training, k), *trials_for(config, k)]) for name, k in keys.items())
-
-
-def _kept_bytes(model: CostModel, trainings: Sequence[Training]) -> float:
-    return sum(WEIGHT_BYTES_KEPT * model.shape(training.key.model).parameters for training in trainings)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mpadam.model.sizes import PAPER_SIZES
+from mpadam.llama import PAPER_SIZES
 from mpadam.presence import is_there
 
 #: Updates at budget 1 (paper.md section 4: 60m the authors' own, the others GaLore's).

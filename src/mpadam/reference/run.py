@@ -10,8 +10,8 @@ from typing import Any
 from mpadam.reference.study import run_of, study_of
 from mpadam.study.auto import auto_here
 from mpadam.study.load import merge
+from mpadam.study.run_folder import read_json
 from mpadam.study.spec import RunFile, resolve, run_request
-from mpadam.training.folder import read_json
 
 
 def run_file(content: Mapping[str, Any], *, data: Path, run_dir: Path) -> RunFile:

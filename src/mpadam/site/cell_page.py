@@ -23,7 +23,7 @@ from mpadam.site.rows import PAGES, RunRow
 from mpadam.site.trials import Trial, trials
 from mpadam.study.archive import ARCHIVE
 from mpadam.study.grid import selection_key
-from mpadam.training.folder import RunFolder, read_json
+from mpadam.study.run_folder import RunFolder, read_json
 
 #: field of a summary, what it is called, how it is written
 _RESULTS = (

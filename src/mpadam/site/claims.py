@@ -10,7 +10,7 @@ from mpadam.analysis.claims.report import FILE
 from mpadam.analysis.claims.verdicts import VERDICTS
 from mpadam.analysis.claims.words import interval_text, signed
 from mpadam.study.load import ConfigError
-from mpadam.training.folder import read_json
+from mpadam.study.run_folder import read_json
 
 _SOURCES = {"paper": "the paper", "referee": "a referee's objection", "ours": "a question of ours"}
 _GRADES = {

@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from mpadam.presence import is_there
 from mpadam.study.load import ConfigError, read_yaml
-from mpadam.training.folder import RunFolder, read_json
+from mpadam.study.run_folder import RunFolder, last_lines, read_json
 
 LOG_LINES = 40
 _END = 16_384  # bytes
@@ -66,7 +65,7 @@ def environment(folder: RunFolder) -> list[tuple[str, str]]:
 
 def log_tail(folder: RunFolder) -> str:
     """The last lines of the log; empty where there is none."""
-    return "\n".join(_last_lines(folder.log)[-LOG_LINES:])
+    return "\n".join(last_lines(folder.log, window=_END)[-LOG_LINES:])
 
 
 def first_and_last(folder: RunFolder) -> list[tuple[int, float]]:
@@ -75,7 +74,8 @@ def first_and_last(folder: RunFolder) -> list[tuple[int, float]]:
         return []
     with folder.metrics.open(encoding="utf-8", errors="replace") as file:
         first = file.readline()
-    return [point for line in (first, *_last_lines(folder.metrics)[-1:]) if (point := _point(line)) is not None]
+    lines = (first, *last_lines(folder.metrics, window=_END)[-1:])
+    return [point for line in lines if (point := _point(line)) is not None]
 
 
 def _point(line: str) -> tuple[int, float] | None:
@@ -85,14 +85,3 @@ def _point(line: str) -> tuple[int, float] | None:
     except (ValueError, KeyError, TypeError):
         return None
     return (step, loss) if math.isfinite(loss) else None
-
-
-def _last_lines(path: Path) -> list[str]:
-    """The whole lines at the end of a file."""
-    if not is_there(path):
-        return []
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - _END))
-        lines = file.read().decode("utf-8", "replace").splitlines()
-    return lines[1:] if size > _END else lines

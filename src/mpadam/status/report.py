@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from mpadam.durations import duration
 from mpadam.plan.jobs import Training, further_trials, runs, trials
 from mpadam.status.state import ENDED, STATES, State, read_state
 from mpadam.study.archive import open_study
@@ -96,12 +97,3 @@ def _details(state: State) -> str:
     if state.eta_seconds is not None:
         parts.append(f"ETA {duration(state.eta_seconds)}")
     return " | ".join([*parts, *([state.note] if state.note else [])])
-
-
-def duration(seconds: float) -> str:
-    """`4:05`, `1:02:03`, `2 d 03:04`."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours >= 24:
-        return f"{hours // 24} d {hours % 24:02}:{minutes:02}"
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mpadam.presence import is_there, why_unreadable
-from mpadam.status.tail import last_lines, last_records
-from mpadam.training.folder import RunFolder, read_json
+from mpadam.study.run_folder import RunFolder, last_lines, last_records, read_json, read_run
 from mpadam.training.lock import is_held
 
 STATES = ("done", "diverged", "running", "failed", "stale", "stopped", "waiting", "unreadable")
@@ -69,17 +68,6 @@ def _read_state(folder: RunFolder) -> State:
     if records or is_there(folder.checkpoints):
         return State("stopped", **progress, note=_one_line("".join(last_lines(folder.log)[-1:])))
     return State("waiting", steps=steps)
-
-
-def read_run(path: Path) -> tuple[str | None, int | None]:
-    """Hash and number of steps of a run.yaml, (None, None) where there is none.
-
-    Two lines are looked for, since parsing a thousand files as YAML takes seconds.
-    """
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if is_there(path) else []
-    values = dict(line.strip().partition(": ")[::2] for line in lines)
-    steps = values.get("steps", "")
-    return values.get("hash", "").strip("'\"") or None, int(steps) if steps.isdecimal() else None
 
 
 def _of_run(path: Path, run_hash: str | None) -> dict[str, Any] | None:

@@ -1,1 +1,1 @@
-"""The study: configuration, grids, run specifications and where everything lives. Imports no torch."""
+"""The study: configuration, grids, specifications of runs, paths, random streams, reading a run folder. No torch."""

@@ -10,8 +10,8 @@ from importlib import util
 from typing import Any, Literal
 
 from mpadam.compiler import remembered_problem
-from mpadam.model.fp8.backend import resolve_backend
-from mpadam.processor import remembered_native_bf16_products
+from mpadam.machine import remembered_native_bf16_products
+from mpadam.study.fp8_backend import resolve_backend
 
 log = logging.getLogger(__name__)
 

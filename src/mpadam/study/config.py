@@ -12,20 +12,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
-from mpadam.diagnostics.options import Diagnostics
-from mpadam.measure.options import Measure
+from mpadam.llama import LlamaSize
 from mpadam.optim.hyperparameters import check_hyperparameters
 from mpadam.optim.names import OptimizerName, parse_optimizer_name
+from mpadam.study.diagnostics import Diagnostics
 from mpadam.study.factors import check_searches, ends
+from mpadam.study.measure import Measure
 from mpadam.study.section import Fraction, Name, PathText, PositiveInt, Section
 from mpadam.study.text import DataConfig, TokenizerConfig
 
 
-class ModelConfig(Section):
-    """The shape of one LLaMA, and the length of training that budget 1 means for it.
-
-    Exactly one of `steps_1x` and `tokens_per_parameter` is given.
-    """
+class LlamaSection(Section):
+    """The shape of a LLaMA, as part of a section."""
 
     hidden_size: PositiveInt = Field(
         description="Width of the residual stream, in units. It must be an even multiple of `heads`, since rotary "
@@ -37,6 +35,19 @@ class ModelConfig(Section):
     )
     layers: PositiveInt = Field(description="Number of transformer layers.")
     heads: PositiveInt = Field(description="Number of attention heads per layer, each of `hidden_size / heads` units.")
+
+    @property
+    def size(self) -> LlamaSize:
+        """The shape alone."""
+        return LlamaSize(self.hidden_size, self.intermediate_size, self.layers, self.heads)
+
+
+class ModelConfig(LlamaSection):
+    """The shape of one LLaMA, and the length of training that budget 1 means for it.
+
+    Exactly one of `steps_1x` and `tokens_per_parameter` is given.
+    """
+
     micro_batch_size: PositiveInt | None = Field(
         None,
         description="Sequences per forward pass on one device for this model. `null` means "
@@ -60,9 +71,8 @@ class ModelConfig(Section):
         return self
 
     def parameters(self, vocab_size: int) -> int:
-        """Number of parameters: untied embedding and head, no biases."""
-        h, f = self.hidden_size, self.intermediate_size
-        return 2 * vocab_size * h + self.layers * (4 * h * h + 3 * h * f + 2 * h) + h
+        """Number of parameters."""
+        return self.size.parameters(vocab_size)
 
     def steps(self, budget: int, *, vocab_size: int, positions_per_step: int) -> int:
         """Updates at `budget`, a step being `positions_per_step` sequence positions."""

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from mpadam.presence import is_there
-from mpadam.probes.outputs import TABLE as PROBES
 from mpadam.study.archive import ARCHIVE, open_study, pack
 from mpadam.study.paths import StudyPaths
+from mpadam.study.probes import TABLE as PROBES
 
 _RUN = ("run.yaml", "summary.json", "metrics.jsonl", "environment.json")
 _VIEWS = ("", "paper/")

@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from mpadam.study.config import StudyConfig
+from mpadam.study.faults import fault, short
 
 
 class ConfigError(ValueError):
@@ -77,29 +78,20 @@ class _Loader(yaml.SafeLoader):
             node.value = [*source.value, *node.value]
 
 
-def _decimal(loader: _Loader, node: yaml.ScalarNode) -> int:
-    """A whole number. YAML 1.1 reads 010 as 8 and 1:30 as 90, which nobody means by them."""
-    number: int = loader.construct_yaml_int(node)
-    if ":" in node.value or re.match("[-+]?0[0-9_]", node.value):
-        raise _misread(node, number)
+def _number(loader: _Loader, node: yaml.ScalarNode) -> float:
+    """A number in decimal digits. YAML 1.1 reads 010 as 8 and 1:30 as 90, which nobody means by them."""
+    whole = node.tag.endswith(":int")
+    number: float = loader.construct_yaml_int(node) if whole else loader.construct_yaml_float(node)
+    if ":" in node.value or (whole and re.match("[-+]?0[0-9_]", node.value)):
+        raise ConfigError(
+            f"line {node.start_mark.line + 1}: YAML reads {node.value} as {number}; write {number}, or quote what is "
+            "no number"
+        )
     return number
 
 
-def _decimal_fraction(loader: _Loader, node: yaml.ScalarNode) -> float:
-    """A number with a fraction. YAML 1.1 reads 1:30.5 as 90.5."""
-    number: float = loader.construct_yaml_float(node)
-    if ":" in node.value:
-        raise _misread(node, number)
-    return number
-
-
-def _misread(node: yaml.ScalarNode, number: float) -> ConfigError:
-    line = node.start_mark.line + 1
-    return ConfigError(f"line {line}: YAML reads {node.value} as {number}; write {number}, or quote what is no number")
-
-
-_Loader.add_constructor("tag:yaml.org,2002:int", _decimal)
-_Loader.add_constructor("tag:yaml.org,2002:float", _decimal_fraction)
+for _kind in ("int", "float"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _number)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -211,17 +203,14 @@ def _describe(error: ValidationError) -> str:
         return f"{key}: {first['input']!r} is not one of {expected}; write e.g.  {location[-1]}: {close[0]}"
     if kind in ("string_type", "invalid_key"):
         return f"{key}: {first['input']!r} is not a string (YAML reads yes, no, on, off, null, numbers so); quote it"
-    if kind == "value_error":
-        message = str(first["ctx"]["error"])
-        return message if key == "config" else f"{key}: {message}"
-    return f"{key}: {first['msg'][0].lower()}{first['msg'][1:]}, but it is {_short(first['input'])}"
+    return fault({**first, "loc": location})
 
 
 def _unknown_key(location: list[Any], value: Any) -> str:
     known = _fields_at(location[:-1])
     close = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
     remedy = (
-        f"did you mean {close[0]!r}? Write  {close[0]}: {_short(value)}"
+        f"did you mean {close[0]!r}? Write  {close[0]}: {short(value)}"
         if close
         else f"known keys here: {', '.join(known)}"
     )
@@ -247,8 +236,3 @@ def _section(annotation: Any) -> type[BaseModel]:
         found = [*found[1:], *get_args(found[0])]
     section: type[BaseModel] = found[0]
     return section
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -14,9 +14,10 @@ from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, mode
 
 from mpadam.atomic import write_text
 from mpadam.canonical import sha256_of
-from mpadam.model.fp8.backend import resolve_backend
 from mpadam.study.auto import Auto, Bf16Products
-from mpadam.study.config import ModelConfig, RegimeConfig, ScheduleConfig, StudyConfig
+from mpadam.study.config import LlamaSection, ModelConfig, RegimeConfig, ScheduleConfig, StudyConfig
+from mpadam.study.faults import first_fault
+from mpadam.study.fp8_backend import resolve_backend
 from mpadam.study.grid import RunKey, TuningKey, selection_key, trial_values
 from mpadam.study.load import ConfigError, read_yaml, to_yaml
 from mpadam.study.numerics_version import numerics_version
@@ -38,14 +39,15 @@ class Labels(Section):
     seed: int
     trial: int | None = None
 
+    @property
+    def title(self) -> str:
+        """`60m 1x bf16-bf16 adamw seed 0`."""
+        return f"{self.model} {self.budget}x {self.regime} {self.optimizer} seed {self.seed}"
 
-class ModelSpec(Section):
+
+class ModelSpec(LlamaSection):
     """Shape of the model, as in the configuration's `models`, with the vocabulary of the data and the kernels used."""
 
-    hidden_size: int
-    intermediate_size: int
-    layers: int
-    heads: int
     vocab_size: int
     sequence_length: int
     attention: Literal["sdpa", "flash_attention_2", "eager"]
@@ -235,7 +237,7 @@ def resolve(
         numerics_version=numerics_version(regime.masters, request["optimizer"]),
         seed=request["labels"]["seed"],
         model=ModelSpec(
-            **model.model_dump(include={"hidden_size", "intermediate_size", "layers", "heads"}),
+            **vars(model.size),
             vocab_size=vocab_size,
             sequence_length=length,
             attention=training["attention"],
@@ -336,8 +338,7 @@ def read_run_file(path: Path) -> RunFile:
     try:
         run = RunFile.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise ConfigError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise ConfigError(f"{path}: {first_fault(error)}") from None
     if recorded != run.spec.hash:
         raise ConfigError(
             f"{path}: hash says {recorded}, its fields say {run.spec.hash}: it was edited or comes from another "

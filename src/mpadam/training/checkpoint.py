@@ -26,7 +26,10 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, TypeAdapter,
 from mpadam.atomic import UNSUPPORTED, is_temporary, remove, sync, sync_folder, temporary_name, write_json
 from mpadam.canonical import record_sha256
 from mpadam.presence import entries
-from mpadam.training.folder import RefusedError, read_json, sha256
+from mpadam.stored import sha256
+from mpadam.study.faults import first_fault
+from mpadam.study.run_folder import read_json
+from mpadam.training.folder import RefusedError
 
 log = logging.getLogger(__name__)
 
@@ -222,8 +225,7 @@ def _progress(record: Any) -> Progress:
     try:
         progress = _PROGRESS.validate_json(json.dumps(record), strict=True)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise UnusableError(f"its progress is damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise UnusableError(f"its progress is damaged: {first_fault(error)}") from None
     if any(entry.keys() != VALIDATION for entry in progress.validation):
         raise UnusableError(f"its progress is damaged: an entry of validation has not exactly {sorted(VALIDATION)}")
     return progress

@@ -19,9 +19,9 @@ from typing import Any
 from mpadam.atomic import remove, temporary_name, write_json
 from mpadam.data.tokenizer import TextTokenizer, copy_tokenizer, load_tokenizer
 from mpadam.model.build import COMPUTE_DTYPES, build_model
+from mpadam.study.run_folder import RunFolder, data_of, kept_result
 from mpadam.study.spec import RunFile, RunSpec, read_run_file
 from mpadam.training import checkpoint as checkpoints
-from mpadam.training.folder import RunFolder, data_of, kept_result
 
 
 def export_run(path: Path, out: Path) -> None:

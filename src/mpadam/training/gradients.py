@@ -98,14 +98,12 @@ def clip_(gradients: list[Tensor], *, norm: Tensor, limit: float | None) -> None
 
 
 def settle_(gradients: list[Tensor], *, norm: Tensor, limit: float | None, dtype: str) -> None:
-    """From sums to what the optimizer gets, in place: clipped (see `clip_`), and of `gradient_dtype: bf16 | fp32`."""
+    """From sums to what the optimizer gets, in place: clipped (see `clip_`), and of `gradient_dtype: bf16 | fp32`.
+
+    `bf16` rounds float32 sums to bf16 values, which stay float32 tensors.
+    """
     clip_(gradients, norm=norm, limit=limit)
     if dtype == "bf16":
-        round_to_bf16_(gradients)
-
-
-def round_to_bf16_(gradients: list[Tensor]) -> None:
-    """Round float32 gradients to bf16 values, in place: what `gradient_dtype: bf16` means for sums."""
-    for gradient in gradients:
-        if gradient.dtype != torch.bfloat16:
-            gradient.copy_(gradient.to(torch.bfloat16))
+        for gradient in gradients:
+            if gradient.dtype != torch.bfloat16:
+                gradient.copy_(gradient.to(torch.bfloat16))

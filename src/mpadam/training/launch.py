@@ -18,8 +18,9 @@ from types import FrameType
 
 import psutil
 
+from mpadam.exits import EXIT_STOPPED
 from mpadam.training.ranks import TORCHRUN
-from mpadam.training.stopping import EXIT_STOPPED, Stopper, catch
+from mpadam.training.stopping import Stopper, catch
 
 SECONDS_TO_SAVE = 600  # a scheduler kills earlier if it wants to
 MODULE = ("-m", "mpadam")

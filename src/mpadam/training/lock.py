@@ -26,7 +26,8 @@ from types import TracebackType
 from typing import Any
 
 from mpadam.atomic import UNSUPPORTED
-from mpadam.training.folder import RefusedError, read_json
+from mpadam.study.run_folder import read_json
+from mpadam.training.folder import RefusedError
 
 log = logging.getLogger(__name__)
 

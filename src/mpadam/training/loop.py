@@ -54,24 +54,6 @@ class Gradients:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """An update whose gradients are known: what `Gradients` says, read from the device."""
-
-    step: int
-    loss: float
-    norm: float
-    positions: int
-    target_tokens: int
-
-    @property
-    def fault(self) -> str | None:
-        """What is not finite, or None."""
-        if not math.isfinite(self.loss):
-            return f"training loss {self.loss}"
-        return None if math.isfinite(self.norm) else f"gradient norm {self.norm}"
-
-
-@dataclass(frozen=True)
 class Ended:
     """How training ended: `completed`, `diverged` (at which update, what was not finite) or `stopped` (why).
 
@@ -163,14 +145,22 @@ def is_checked(session: Session, step: int) -> bool:
 
 def look(session: Session, unseen: list[Gradients], *, updates: int) -> Ended | None:
     """Read what has not been looked at yet, and count it as progress; `Ended` at the first that is not finite."""
-    values = torch.stack([gradients.values for gradients in unseen]).tolist()
+    progress, values = session.progress, torch.stack([gradients.values for gradients in unseen]).tolist()
     for gradients, (loss, norm) in zip(unseen, values, strict=True):
-        seen = Seen(gradients.step, loss, norm, gradients.positions, gradients.target_tokens)
-        if seen.fault:
-            return Ended("diverged", seen.step, seen.fault, updates=updates)
-        _advance(session, seen)
+        if fault := _fault(loss, norm):
+            return Ended("diverged", gradients.step, fault, updates=updates)
+        progress.step, progress.last_loss = gradients.step, loss
+        progress.positions += gradients.positions
+        progress.target_tokens += gradients.target_tokens
     unseen.clear()
     return None
+
+
+def _fault(loss: float, norm: float) -> str | None:
+    """What is not finite, or None."""
+    if not math.isfinite(loss):
+        return f"training loss {loss}"
+    return None if math.isfinite(norm) else f"gradient norm {norm}"
 
 
 def set_rates(session: Session, step: int) -> dict[str, float]:
@@ -210,13 +200,6 @@ def update(session: Session, gradients: Gradients) -> None:
     spec = session.spec.training
     settle_(gradients.tensors, norm=gradients.values[1], limit=spec.clip_norm, dtype=spec.gradient_dtype)
     session.optimizer.step()
-
-
-def _advance(session: Session, seen: Seen) -> None:
-    progress = session.progress
-    progress.step, progress.last_loss = seen.step, seen.loss
-    progress.positions += seen.positions
-    progress.target_tokens += seen.target_tokens
 
 
 def _record(

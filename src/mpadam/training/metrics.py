@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from mpadam.atomic import naming, sync
 from mpadam.presence import is_there
+from mpadam.study.run_folder import records
 
 
 class MetricsFile:
@@ -60,26 +60,6 @@ def holds(path: Path, offset: int, digest: str | None = None) -> bool:
     if digest is not None and hashlib.sha256(content).hexdigest() != digest:
         return False
     try:
-        return content.endswith(b"\n") and all(_records(content.splitlines(), path))
+        return content.endswith(b"\n") and all(records(content.splitlines(), path))
     except ValueError:
         return False
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All lines of a metrics file. Raises ValueError, with its number, for one that is not what training writes."""
-    with path.open("rb") as file:
-        return list(_records(file, path))
-
-
-def _records(lines: Iterable[bytes], path: Path) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            record = None
-        if not isinstance(record, dict):
-            raise ValueError(
-                f"{path}, line {number}: {line[:40]!r} is not a line that training writes; put back what was there, or "
-                f"delete the file and the folder {path.parent / 'checkpoints'}, and the run is made again"
-            )
-        yield record

@@ -11,9 +11,8 @@ from html import escape
 from typing import Any
 
 from mpadam.atomic import write_text
+from mpadam.study.run_folder import RunFolder, read_metrics
 from mpadam.study.spec import RunFile
-from mpadam.training.folder import RunFolder
-from mpadam.training.metrics import read_metrics
 
 WIDTH, HEIGHT = 640, 400
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 36, 44
@@ -49,11 +48,9 @@ class LossPlot:
 
 def draw(folder: RunFolder, run: RunFile, validation: Sequence[Mapping[str, Any]]) -> None:
     """Write `loss.svg` from what metrics.jsonl holds now."""
-    labels = run.labels
     train = [(record["step"], record["loss"]) for record in read_metrics(folder.metrics)]
-    title = f"{labels.model} {labels.budget}x {labels.regime} {labels.optimizer} seed {labels.seed}"
     points = [(entry["step"], entry["loss"]) for entry in validation]
-    write_text(folder.plot, loss_svg(train, points, title=title))
+    write_text(folder.plot, loss_svg(train, points, title=run.labels.title))
 
 
 def loss_svg(train: Sequence[Point], validation: Sequence[Point], *, title: str) -> str:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from mpadam.durations import duration
 from mpadam.training.checkpoint import Progress
 
 log = logging.getLogger(__name__)
@@ -108,10 +109,3 @@ class ProgressLine:
             f"step {step}/{self._steps} {step / self._steps:4.0%} | loss {record['loss']:.4f} | {rates} | "
             f"grad norm {record['grad_norm']:.3f} | {record['tokens_per_s']:,.0f} tokens/s | ETA {duration(left)}"
         )
-
-
-def duration(seconds: float) -> str:
-    """`1:02:03`, `4:05`."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

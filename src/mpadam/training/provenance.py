@@ -11,14 +11,14 @@ import platform
 import socket
 import sys
 import time
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from mpadam.atomic import write_json
 from mpadam.inherited import INSTRUCTIONS
+from mpadam.machine import cpu_name, gpu, installed
 from mpadam.source import PACKAGE, origin
-from mpadam.training.folder import RunFolder, read_json
+from mpadam.study.run_folder import RunFolder, read_json
 from mpadam.training.machine import DETERMINISM
 
 PACKAGES = ("mpadam", "torch", "transformers", "tokenizers", "numpy", "safetensors", "triton", "transformer-engine",
@@ -57,10 +57,10 @@ def environment(device: str, *, source: Path = PACKAGE) -> dict[str, Any]:
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         **origin(source),
         "python": sys.version.split()[0],
-        "packages": {name: found for name in PACKAGES if (found := _version(name)) is not None},
+        "packages": {name: found for name in PACKAGES if (found := installed(name)) is not None},
         "platform": platform.platform(),
         "host": socket.gethostname(),
-        "cpu": _cpu(),
+        "cpu": cpu_name(),
         "cpu_instructions": {name: os.environ[name] for name in INSTRUCTIONS if name in os.environ},
         "determinism": {name: os.environ[name] for name in DETERMINISM if name in os.environ},
         "cpus": os.cpu_count(),
@@ -71,32 +71,17 @@ def environment(device: str, *, source: Path = PACKAGE) -> dict[str, Any]:
     }
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _cpu() -> str | None:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or None
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
-
-
 def _device(device: str) -> dict[str, Any]:
     if device != "cuda":
         return {"kind": device}
     import torch
 
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    found = gpu(torch.cuda.current_device())
+    major, minor = found["capability"]
     return {
         "kind": device,
-        "name": properties.name,
-        "capability": f"{properties.major}.{properties.minor}",
-        "memory_bytes": properties.total_memory,
+        **found,
+        "capability": f"{major}.{minor}",
         "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version(),
     }
@@ -104,10 +89,5 @@ def _device(device: str) -> dict[str, Any]:
 
 def _container_digest() -> str | None:
     """The digest that the image was labelled with when it was built."""
-    labels = Path("/.singularity.d/labels.json")
-    if not labels.is_file():
-        return None
-    import json
-
-    found = json.loads(labels.read_text(encoding="utf-8"))
+    found = read_json(Path("/.singularity.d/labels.json")) or {}
     return next((str(value) for key, value in sorted(found.items()) if key.endswith("digest")), None)

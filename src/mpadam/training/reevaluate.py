@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from mpadam.model.products import bf16_products
+from mpadam.study.run_folder import RunFolder
 from mpadam.study.spec import read_run_file
 from mpadam.training.evaluation import Validation, evaluate
 from mpadam.training.export import completed_run
-from mpadam.training.folder import RunFolder
 from mpadam.training.machine import configure
 from mpadam.training.regime import compute_model, load_model_state
 from mpadam.training.session import open_data, open_validation

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from mpadam.model.build import COMPUTE_DTYPES, build_model
 from mpadam.model.fp8.control import fp8_state_dict, load_fp8_state_dict
@@ -14,16 +16,12 @@ from mpadam.model.liger import apply_liger
 from mpadam.model.widths import fill_up_mlps
 from mpadam.numerics import Fp8Blocks
 from mpadam.numerics.base import Format
+from mpadam.optim.base import LowPrecisionOptimizer
 from mpadam.optim.groups import Row, listing
 from mpadam.optim.registry import weight_format_of
 from mpadam.study.config import RegimeConfig
 from mpadam.study.spec import RunSpec
 from mpadam.training.ranks import ALONE, Ranks
-
-if TYPE_CHECKING:
-    from transformers.models.llama.modeling_llama import LlamaForCausalLM
-
-    from mpadam.optim.base import LowPrecisionOptimizer
 
 
 def weight_format(regime: RegimeConfig) -> str | Format:

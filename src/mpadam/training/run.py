@@ -16,20 +16,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpadam.atomic import write_json, write_text
+from mpadam.exits import EXIT_DONE, EXIT_STOPPED
+from mpadam.study.run_folder import RunFolder, result_sha256
 from mpadam.study.spec import RunFile, read_run_file
-from mpadam.training.folder import RunFolder, claim, raise_known_failure, restore_summary, result_sha256, sweep
+from mpadam.training.folder import claim, raise_known_failure, restore_summary, sweep
 from mpadam.training.lock import RunLock
 from mpadam.training.machine import configure, quick_imports
 from mpadam.training.ranks import ALONE, Ranks
-from mpadam.training.stopping import EXIT_STOPPED, Stopper
+from mpadam.training.stopping import Stopper
 
 if TYPE_CHECKING:
     from mpadam.training.loop import Ended
     from mpadam.training.session import Session
 
 log = logging.getLogger(__name__)
-
-EXIT_DONE = 0
 
 
 def train_folder(

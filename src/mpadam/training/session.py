@@ -7,31 +7,29 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from mpadam.data import TokenData, TrainBatches, ValidationSet
 from mpadam.model.build import initial_value
+from mpadam.optim.base import LowPrecisionOptimizer
 from mpadam.optim.hyperparameters import hyperparameters_of
 from mpadam.optim.registry import build_optimizer
 from mpadam.optim.schedules import factor
+from mpadam.study.run_folder import RunFolder, data_of
 from mpadam.study.spec import BranchSchedule, DataSpec, RunFile, RunSpec, TrainingSpec
+from mpadam.study.streams import stream_seed
 from mpadam.training import checkpoint as checkpoints
 from mpadam.training.checkpoint import Checkpoint, OtherVersionError, Progress
 from mpadam.training.feed import Feed
-from mpadam.training.folder import RefusedError, RunFolder, data_of
+from mpadam.training.folder import RefusedError
 from mpadam.training.gradients import accumulate_in_float32
 from mpadam.training.metrics import holds
 from mpadam.training.ranks import ALONE, Ranks
 from mpadam.training.regime import compute_model, load_model_state, model_state, weight_format
-from mpadam.training.streams import stream_seed
-
-if TYPE_CHECKING:
-    from transformers.models.llama.modeling_llama import LlamaForCausalLM
-
-    from mpadam.optim.base import LowPrecisionOptimizer
 
 log = logging.getLogger(__name__)
 

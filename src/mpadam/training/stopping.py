@@ -9,7 +9,6 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-EXIT_STOPPED = 75
 #: Every signal by which a person, a terminal or a scheduler asks a process to end, or warns that it will be ended.
 SIGNALS = (
     *(signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP),

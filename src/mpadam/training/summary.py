@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
+from mpadam.machine import gpu_name
 from mpadam.optim.hyperparameters import check_hyperparameters
 from mpadam.optim.memory import bytes_per_parameter
-from mpadam.training.folder import sha256
+from mpadam.stored import sha256
 from mpadam.training.loop import Ended
 from mpadam.training.session import Session
 from mpadam.training.throughput import speed
@@ -39,7 +40,7 @@ def summarise(session: Session, ended: Ended) -> dict[str, Any]:
         "positions": progress.positions,
         "target_tokens": progress.target_tokens,
         "seconds": round(progress.seconds, 3),
-        **speed(progress, spec, world_size=session.ranks.size, device_name=device_name(spec.training.device)),
+        **speed(progress, spec, world_size=session.ranks.size, device_name=gpu_name(spec.training.device)),
         "attempts": progress.attempts,
         "world_size": session.ranks.size,
         "world_sizes": progress.world_sizes,
@@ -64,11 +65,6 @@ def stored_bytes_per_parameter(session: Session) -> float:
     """Bytes that stay between steps: stored weights, compute copies and states; no gradients, no activations."""
     measured = bytes_per_parameter(session.optimizer)
     return round(measured.weight + measured.compute_copy + measured.states, 4)
-
-
-def device_name(device: str) -> str | None:
-    """What CUDA calls the GPU; None on a CPU."""
-    return torch.cuda.get_device_name() if device == "cuda" else None
 
 
 def reset_peak_memory(device: str) -> None:

@@ -21,14 +21,7 @@ KNOWN_DEVICES: Mapping[str, str] = {"NVIDIA H100 80GB HBM3": "h100", "NVIDIA H20
 
 def flops_per_position(model: ModelSpec) -> int:
     """FLOPs of forward and backward, a position of a sequence."""
-    config = ModelConfig(
-        hidden_size=model.hidden_size,
-        intermediate_size=model.intermediate_size,
-        layers=model.layers,
-        heads=model.heads,
-        steps_1x=1,
-    )
-    return Shape(config, model.vocab_size, model.sequence_length).flops.training
+    return Shape(ModelConfig(**vars(model.size), steps_1x=1), model.vocab_size, model.sequence_length).flops.training
 
 
 def speed(progress: Progress, spec: RunSpec, *, world_size: int, device_name: str | None) -> dict[str, Any]:

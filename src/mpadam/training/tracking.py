@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mpadam.study.run_folder import RunFolder
 from mpadam.study.spec import RunFile
-from mpadam.training.folder import RunFolder
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ def _arguments(run: RunFile, folder: RunFolder, settings: Callable[..., Any]) ->
         "project": run.wandb["project"],
         "entity": run.wandb["entity"],
         "id": run.spec.hash,
-        "name": f"{labels.model} {labels.budget}x {labels.regime} {labels.optimizer} seed {labels.seed}",
+        "name": labels.title,
         "group": labels.study,
         "resume": "allow",
         "dir": str(folder.path),

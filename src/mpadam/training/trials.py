@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from mpadam.stored import stored
+from mpadam.study.run_folder import RunFolder, altered
 from mpadam.study.spec import read_run_file, write_run_file
-from mpadam.training.folder import RunFolder, altered
 
 REMEDY = "delete it and run the workflow again"
 

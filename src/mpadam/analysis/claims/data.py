@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from mpadam.study.faults import first_fault
 from mpadam.study.load import ConfigError, read_yaml
 from mpadam.study.section import Section
 
@@ -258,7 +259,5 @@ def load_claims(path: Path = CLAIMS) -> Claims:
     try:
         content = ClaimsFile.model_validate(read_yaml(path))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "claims"
-        raise ConfigError(f"{path}: {where}: {first['msg']}, but it is {first['input']!r:.60}") from None
+        raise ConfigError(f"{path}: {first_fault(error)}") from None
     return Claims(content.alpha, content.claims, hashlib.sha256(path.read_bytes()).hexdigest())

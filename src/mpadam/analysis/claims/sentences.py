@@ -19,7 +19,7 @@ from mpadam.analysis.claims.verdicts import CONTRADICTED, NOT_BRACKETED, NOT_RUN
 from mpadam.analysis.claims.words import gain_text
 from mpadam.atomic import write_text
 from mpadam.study.load import ConfigError
-from mpadam.training.folder import read_json
+from mpadam.study.run_folder import read_json
 
 BEGIN, END = "<!-- results: mpadam.analysis.claims.sentences -->", "<!-- end of results -->"
 #: claims that a README tells with their numbers; the others are counted, and the page has them all

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from mpadam.diagnostics.capabilities.edges import Edges, find_edges
-from mpadam.diagnostics.options import Capabilities
 from mpadam.diagnostics.scene import Scene, reference_rates, reference_step, scene
 from mpadam.numerics.formats import get_format
 from mpadam.optim.names import parse_optimizer_name
 from mpadam.optim.registry import build_optimizer
 from mpadam.optim.store import StorePlan, WeightStore
+from mpadam.study.diagnostics import Capabilities
 
 COPIES_OF_A_TASK = 64  # where rounding is by chance
 

@@ -10,8 +10,8 @@ from mpadam.analysis.render import write_table
 from mpadam.atomic import write_json
 from mpadam.diagnostics.capabilities.measure import measure
 from mpadam.diagnostics.capabilities.table import table1, tidy, write_back_table
-from mpadam.diagnostics.options import Capabilities
 from mpadam.diagnostics.records import write_csv
+from mpadam.study.diagnostics import Capabilities
 
 
 def produce(options: Capabilities, root: Path) -> None:

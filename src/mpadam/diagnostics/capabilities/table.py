@@ -9,7 +9,7 @@ import pandas as pd
 from mpadam.analysis.style import optimizer_styles
 from mpadam.analysis.tables import Entry, Table, number_text
 from mpadam.diagnostics.capabilities.measure import Capability
-from mpadam.diagnostics.options import Capabilities
+from mpadam.study.diagnostics import Capabilities
 
 _MEASURED = ("leaves zero", "changes sign", "small grows", "lost below |w|", "lost from |w|", "lost between")
 _PAPER = (

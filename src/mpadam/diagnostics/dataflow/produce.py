@@ -9,7 +9,7 @@ from mpadam.analysis.pictures import write_picture
 from mpadam.atomic import write_json
 from mpadam.diagnostics.dataflow.figure import dataflow_figure
 from mpadam.diagnostics.dataflow.trace import trace_step
-from mpadam.diagnostics.options import Dataflow
+from mpadam.study.diagnostics import Dataflow
 
 
 def produce(options: Dataflow, root: Path) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from mpadam.data import TokenData
-from mpadam.diagnostics.options import Dataflow
 from mpadam.optim.hyperparameters import hyperparameters_of
 from mpadam.study.auto import Auto
 from mpadam.study.config import StudyConfig
+from mpadam.study.diagnostics import Dataflow
 from mpadam.study.grid import run_keys
+from mpadam.study.run_folder import RunFolder
 from mpadam.study.spec import RunFile, resolve, run_request
-from mpadam.training.folder import RunFolder
 from mpadam.training.session import Session, open_session
 
 VOCABULARY, LENGTH, ROWS = 64, 16, 6

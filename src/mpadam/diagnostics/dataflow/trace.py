@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mpadam.diagnostics.dataflow.session import STEPS, tiny_session
-from mpadam.diagnostics.options import Dataflow
 from mpadam.model.fp8.linear import Fp8Linear
 from mpadam.numerics.grids import BF16, E4M3, E5M2, FP32, get_grid, round_to_grid
 from mpadam.optim.update import Observation
+from mpadam.study.diagnostics import Dataflow
 from mpadam.training.loop import backward, set_rates, update
 from mpadam.training.session import Session
 

@@ -18,7 +18,7 @@ from mpadam.diagnostics.matrix_fitting.choose import Choice
 from mpadam.diagnostics.matrix_fitting.fit import METHODS, SINGLE
 from mpadam.diagnostics.matrix_fitting.records import every, final_errors
 from mpadam.diagnostics.matrix_fitting.tasks import TASKS
-from mpadam.diagnostics.options import MatrixFitting
+from mpadam.study.diagnostics import MatrixFitting
 
 TOP = 3.0  # of the error axes; what is larger has blown up
 _ERROR = "relative error"

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from mpadam.diagnostics.matrix_fitting.tasks import Problem
-from mpadam.diagnostics.options import MatrixFitting
 from mpadam.numerics.formats import Bf16
 from mpadam.optim.base import DTYPES, rates_at
 from mpadam.optim.hyperparameters import check_hyperparameters
@@ -25,6 +24,7 @@ from mpadam.optim.names import parse_optimizer_name
 from mpadam.optim.rules import RULES, Constants, Rates, Rule, State, Step, state_shapes
 from mpadam.optim.store import StorePlan
 from mpadam.optim.update import Operands, Plan, advance, apply
+from mpadam.study.diagnostics import MatrixFitting
 
 #: single branches have one rate, the others two
 METHODS = (

@@ -11,7 +11,7 @@ from mpadam.diagnostics.matrix_fitting.figures import figure3, figure5, final_er
 from mpadam.diagnostics.matrix_fitting.fit import METHODS, fit
 from mpadam.diagnostics.matrix_fitting.records import write_records
 from mpadam.diagnostics.matrix_fitting.tasks import problem
-from mpadam.diagnostics.options import MatrixFitting
+from mpadam.study.diagnostics import MatrixFitting
 
 
 def produce(options: MatrixFitting, root: Path) -> None:

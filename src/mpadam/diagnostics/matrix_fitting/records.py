@@ -14,8 +14,8 @@ from mpadam.atomic import write_json
 from mpadam.diagnostics.matrix_fitting.choose import Choice
 from mpadam.diagnostics.matrix_fitting.fit import Sweep
 from mpadam.diagnostics.matrix_fitting.tasks import TASKS
-from mpadam.diagnostics.options import MatrixFitting
 from mpadam.diagnostics.records import write_csv
+from mpadam.study.diagnostics import MatrixFitting
 
 POINTS_A_CURVE = 100
 

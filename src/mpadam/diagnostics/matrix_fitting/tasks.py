@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from mpadam.diagnostics.options import MatrixFitting, Range
+from mpadam.study.diagnostics import MatrixFitting, Range
 
 #: seeds of tuning are far from those of the report
 TUNING_SEED = 1000

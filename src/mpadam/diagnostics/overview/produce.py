@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from mpadam.analysis.pictures import write_picture
-from mpadam.diagnostics.options import Overview
 from mpadam.diagnostics.overview.figure import figure2
+from mpadam.study.diagnostics import Overview
 
 
 def produce(options: Overview, root: Path) -> None:

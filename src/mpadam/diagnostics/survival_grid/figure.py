@@ -16,8 +16,8 @@ from mpadam.analysis.pictures import Picture, drawing
 from mpadam.analysis.style import SKY
 from mpadam.analysis.tables import number_text
 from mpadam.diagnostics.looks import looks
-from mpadam.diagnostics.options import SurvivalGrid
 from mpadam.diagnostics.survival_grid.measure import PARTS, Part, Survival
+from mpadam.study.diagnostics import SurvivalGrid
 
 LOST, PARTLY, ZERO = "#bbbbbb", "#e2e2e2", "#555555"
 SMALLEST_STEP = 1e-10  # of the axis

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mpadam.diagnostics.options import SurvivalGrid
 from mpadam.diagnostics.scene import Scene, reference_step, scene
 from mpadam.numerics.formats import get_format
 from mpadam.optim.rules import Step
 from mpadam.optim.store import StorePlan, WeightStore, next_weight, read_weight
+from mpadam.study.diagnostics import SurvivalGrid
 
 _SPAN, _BISECTIONS = 2.0**20, 24  # of the search for the least step that survives
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pandas as pd
 
 from mpadam.analysis.pictures import write_picture
-from mpadam.diagnostics.options import SurvivalGrid
 from mpadam.diagnostics.records import write_csv
 from mpadam.diagnostics.survival_grid.figure import figure1
 from mpadam.diagnostics.survival_grid.measure import PARTS, Survival, measure
+from mpadam.study.diagnostics import SurvivalGrid
 
 
 def produce(options: SurvivalGrid, root: Path) -> None:

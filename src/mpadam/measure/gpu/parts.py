@@ -14,8 +14,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from mpadam.llama import LlamaSize
 from mpadam.model.capabilities import require
-from mpadam.model.sizes import LlamaSize
 from mpadam.study.config import StudyConfig
 
 SECONDS = 300.0

@@ -21,19 +21,18 @@ import torch
 
 from mpadam.data import TokenData
 from mpadam.data.prepare import prepare
+from mpadam.machine import gpu_name
 from mpadam.measure.gpu.parts import Case, FailedError, KilledError, Row, Setting, apart, need
 from mpadam.measure.gpu.products import digest
 from mpadam.model.capabilities import COMPUTE
 from mpadam.optim.names import MASTERS
 from mpadam.study.auto import auto_here
 from mpadam.study.grid import RunKey
+from mpadam.study.run_folder import RunFolder, read_metrics
 from mpadam.study.spec import read_run_file, resolve, run_request, write_run_file
 from mpadam.study.text import DataConfig, TokenizerConfig
-from mpadam.training.folder import RunFolder
-from mpadam.training.metrics import read_metrics
 from mpadam.training.run import train_folder
 from mpadam.training.stopping import Stopper
-from mpadam.training.summary import device_name
 
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "bf16": {},
@@ -163,7 +162,7 @@ def train_here(folder: Path, killed_after: int | None = None) -> dict[str, Any]:
         "tokens_per_s": summary["tokens_per_s"],
         "target_tokens": summary["target_tokens"],
         "peak_bytes": summary["peak_memory_bytes"],
-        "gpu": device_name(summary["spec"]["training"]["device"]),
+        "gpu": gpu_name(summary["spec"]["training"]["device"]),
     }
 
 

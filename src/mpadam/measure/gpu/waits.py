@@ -14,8 +14,8 @@ import torch
 
 from mpadam.measure.gpu.parts import Case, NotHereError, Row, Setting, apart
 from mpadam.measure.gpu.runs import KINDS, forget, need_for, write_run
+from mpadam.study.run_folder import RunFolder
 from mpadam.study.spec import read_run_file
-from mpadam.training.folder import RunFolder
 from mpadam.training.loop import backward, set_rates, update
 from mpadam.training.machine import configure
 from mpadam.training.session import open_data, open_session

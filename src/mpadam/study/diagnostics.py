@@ -9,15 +9,14 @@ again when, and only when, a value changes. Nothing here imports torch.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field, fields
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field
 
 from mpadam.optim.names import parse_optimizer_name
+from mpadam.study.options import Kinds, Options, kinds, parsed
 
-_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 Range = tuple[float, float]
 Dtype = Literal["bf16", "fp32"]
 
@@ -28,7 +27,7 @@ def _require(holds: bool, options: Any, name: str, remedy: str) -> None:
 
 
 @dataclass(frozen=True)
-class MatrixFitting:
+class MatrixFitting(Options):
     """Figures 3 and 5: fit a matrix W, stored in bf16, to a target T by full gradients of |W - T|² / 2.
 
     Rates are constant and nothing decays. The paper gives neither sizes nor targets, so all of this is our reading.
@@ -36,8 +35,6 @@ class MatrixFitting:
     square is reported, is defined for all. Four tasks differ in where W starts: with signs of the target turned, at
     zero, with small magnitudes of the right sign, and near a target of large magnitudes (docs/diagnostics.md).
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     size: Annotated[
         int,
@@ -123,7 +120,7 @@ class MatrixFitting:
 
 
 @dataclass(frozen=True)
-class Reference:
+class Reference(Options):
     """A weight of the reference run and an update for it, at the peak of the schedules and without decay."""
 
     lr: Annotated[
@@ -173,8 +170,6 @@ _FORMS = ("m-plus-adam", "m-plus-adam-rho-tensor", "m-plus-adam-relative", "m-pl
 @dataclass(frozen=True)
 class Capabilities(Reference):
     """Table 1, measured for every combination of optimizer, write-back and format."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     formats: Annotated[
         tuple[str, ...],
@@ -242,8 +237,6 @@ class Capabilities(Reference):
 class SurvivalGrid(Reference):
     """Figure 1: which parts of a single update change the stored weight, against |w|, rounding to nearest."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
     formats: Annotated[
         tuple[str, ...],
         Field(description="Storage formats, by their names in `mpadam.numerics`; one panel each."),
@@ -269,10 +262,8 @@ class SurvivalGrid(Reference):
 
 
 @dataclass(frozen=True)
-class Dataflow:
+class Dataflow(Options):
     """Figures 7 to 9: the data types in one training step of a tiny LLaMA."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     figures: Annotated[
         dict[str, dict[str, str | int | bool]],
@@ -314,17 +305,13 @@ class Dataflow:
 
 
 @dataclass(frozen=True)
-class Overview:
+class Overview(Options):
     """Figure 2, a diagram of the algorithm. It has no settings."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
 
 @dataclass(frozen=True)
-class Diagnostics:
+class Diagnostics(Kinds):
     """Settings of the measurements that need no trained model, one section each (docs/diagnostics.md)."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     matrix_fitting: Annotated[MatrixFitting, Field(description="Figures 3 and 5.")] = MatrixFitting()
     capabilities: Annotated[Capabilities, Field(description="Table 1.")] = Capabilities()
@@ -332,25 +319,11 @@ class Diagnostics:
     dataflow: Annotated[Dataflow, Field(description="Figures 7 to 9.")] = Dataflow()
     overview: Annotated[Overview, Field(description="Figure 2.")] = Overview()
 
-    def text(self, kind: str) -> str:
-        """All options of one diagnostic as canonical JSON, defaults too: the parameter of its rule."""
-        return json.dumps(asdict(getattr(self, kind.replace("-", "_"))), sort_keys=True, separators=(",", ":"))
-
 
 #: what `mpadam diagnose` can make
-KINDS: tuple[str, ...] = tuple(f.name.replace("_", "-") for f in fields(Diagnostics))
+KINDS = kinds(Diagnostics)
 
 
 def parse_options(kind: str, text: str) -> Any:
-    """The options of a diagnostic from JSON; fields left out take their defaults.
-
-    Raises ValueError with key, value and remedy for unknown fields and for values that make no sense.
-    """
-    cls = {f.name: type(getattr(Diagnostics(), f.name)) for f in fields(Diagnostics)}[kind.replace("-", "_")]
-    try:
-        return TypeAdapter(cls).validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        known = ", ".join(f.name for f in fields(cls)) or "none"
-        where = ".".join(map(str, first["loc"])) or "options"
-        raise ValueError(f"{kind}: {where} = {first['input']!r}: {first['msg']}; its options are {known}") from None
+    """The options of a kind from JSON; fields left out take their defaults. ValueError for those that are wrong."""
+    return parsed(Diagnostics(), kind, text)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from mpadam.canonical import canonical_json
-from mpadam.cluster.resources import host_memory_mb, limited, site_resources, training_resources
 from mpadam.data import c4_hub, tokenizer_hub
 from mpadam.data.sources import source_identity, text_shards
 from mpadam.data.text import TextShard
@@ -30,6 +29,7 @@ from mpadam.study.load import read_yaml
 from mpadam.study.paths import StudyPaths
 from mpadam.study.spec import run_request, trial_request, tuning_identity
 from mpadam.study.text import DataConfig
+from mpadam.workflow.resources import host_memory_mb, limited, site_resources, training_resources
 
 RUN = "{model}/{budget}x/{regime}/{optimizer}/seed{seed}"
 TUNING = "{model}/{regime}/{optimizer}"
@@ -200,20 +200,19 @@ class Workflow:
     def shared_resources(self, keys: list[RunKey]) -> dict[str, Any]:
         """What a job that trains these runs one after another asks for: the largest one's, and the time of all."""
         asked = self.training_resources(max(keys, key=lambda key: self.memory_mb_of(key.model)))
-        minutes = asked["runtime"]
-
-        def runtime(wildcards: Any, attempt: int) -> int:
-            return limited(self.config, len(keys) * minutes(wildcards, attempt))
-
-        return {**asked, "runtime": runtime}
+        return self._lasting(asked, times=len(keys))
 
     def extension_resources(self) -> dict[str, Any]:
         """What a job that makes the further trials of a tuning asks for: a training's, and the time of all of them."""
-        asked, tuning = self.training_resources(), self.config.tuning
-        minutes, counted = asked["runtime"], 1 if tuning.trials_per_job == 1 else tuning.trials
+        tuning = self.config.tuning
+        counted = 1 if tuning.trials_per_job == 1 else tuning.trials
+        return self._lasting(self.training_resources(), times=tuning.extend, over=counted)
+
+    def _lasting(self, asked: dict[str, Any], *, times: int, over: int = 1) -> dict[str, Any]:
+        """These resources, and `times` / `over` as many minutes."""
 
         def runtime(wildcards: Any, attempt: int) -> int:
-            return limited(self.config, -(-tuning.extend * minutes(wildcards, attempt) // counted))
+            return limited(self.config, -(-times * asked["runtime"](wildcards, attempt) // over))
 
         return {**asked, "runtime": runtime}
 

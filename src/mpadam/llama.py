@@ -1,4 +1,4 @@
-"""The four sizes of the paper: GaLore's LLaMA configurations (paper.md section 4)."""
+"""The shape of a LLaMA, and the four of the paper: GaLore's configurations (paper.md section 4)."""
 
 from __future__ import annotations
 

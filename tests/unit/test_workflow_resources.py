@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from mpadam.cluster.container import bind_paths, bind_variable, checked_image
-from mpadam.cluster.resources import STOP_AFTER, launch, site_resources, training_resources
 from mpadam.plan.model import runtime_minutes
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey, TuningKey
 from mpadam.study.load import load_study, merge, parse_study, read_yaml
 from mpadam.study.paths import StudyPaths
-from mpadam.study.workflow import Workflow
+from mpadam.workflow.container import bind_paths, bind_variable, checked_image
+from mpadam.workflow.requests import Workflow
+from mpadam.workflow.resources import STOP_AFTER, launch, site_resources, training_resources
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mpadam.cluster.signals import end_with_trainings, handles, in_step, pass_on
+from mpadam.workflow.signals import end_with_trainings, handles, in_step, pass_on
 
 #: Like a job step: it forwards, and starts a shell that starts a process with handlers, and one without.
 STEP = """
 import signal, subprocess, sys
-from mpadam.cluster.signals import forward_signals
+from mpadam.workflow.signals import forward_signals
 forward_signals()
 signal.signal(signal.SIGTERM, lambda *_: None)  # as Snakemake does, after the Snakefile was parsed
 sys.exit(subprocess.Popen(["bash", "-c", sys.argv[1]]).wait())
@@ -46,7 +46,7 @@ def test_a_signal_to_the_step_reaches_the_training_below_a_shell(number: signal.
 #: Like Snakemake on one machine: its jobs are below it, and it waits for them when it is interrupted.
 LOCAL = """
 import subprocess, sys
-from mpadam.cluster.signals import end_with_trainings
+from mpadam.workflow.signals import end_with_trainings
 end_with_trainings(lambda: sys.argv[2] == "here")
 training = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
 try:
@@ -124,6 +124,6 @@ def test_a_step_has_a_number_and_the_batch_script_is_none(step: str, expected: b
 
 
 def test_the_module_imports_no_torch() -> None:
-    code = "import sys\nfrom mpadam.cluster import container, resources, signals\nprint('torch' in sys.modules)"
+    code = "import sys\nfrom mpadam.workflow import container, resources, signals\nprint('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path.cwd())
     assert done.stdout == "False\n"

@@ -9,8 +9,8 @@ import shutil
 import pytest
 from training_runs import make_data, make_run, summary_of, train
 
-from mpadam.status import edited
-from mpadam.status.edited import is_edited, shows_refused
+from mpadam.workflow import edited
+from mpadam.workflow.edited import is_edited, shows_refused
 
 
 @pytest.fixture(scope="module")

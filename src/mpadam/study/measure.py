@@ -6,15 +6,14 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, fields
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field
 
 from mpadam.optim.names import MASTERS, parse_optimizer_name
+from mpadam.study.options import Kinds, Options, kinds, parsed
 
-_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 _OPTIMIZERS = (
     "adamw",
     "adamw-sr",
@@ -32,10 +31,8 @@ Rival = Literal["torch", "torchao", "optimi"]
 
 
 @dataclass(frozen=True)
-class StepTime:
+class StepTime(Options):
     """Time of one optimizer step on bf16 matrices, next to optimizers of other packages (docs/speed.md)."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     optimizers: Annotated[
         tuple[str, ...],
@@ -101,10 +98,8 @@ class StepTime:
 
 
 @dataclass(frozen=True)
-class Memory:
+class Memory(Options):
     """Bytes per parameter of weights and optimizer states, in bf16 and with fp32 masters (docs/memory.md)."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     sizes: Annotated[
         tuple[Literal["60m", "130m", "350m", "1b"], ...],
@@ -113,32 +108,16 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Measure:
+class Measure(Kinds):
     """Settings of the measurements of time and memory, one section each."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     step_time: Annotated[StepTime, Field(description="The table of runtime overhead.")] = StepTime()
     memory: Annotated[Memory, Field(description="The table of memory.")] = Memory()
 
-    def text(self, kind: str) -> str:
-        """All options of one measurement as canonical JSON, defaults too: the parameter of its rule."""
-        return json.dumps(asdict(getattr(self, kind.replace("-", "_"))), sort_keys=True, separators=(",", ":"))
 
-
-KINDS: tuple[str, ...] = tuple(f.name.replace("_", "-") for f in fields(Measure))
+KINDS = kinds(Measure)
 
 
 def parse_options(kind: str, text: str) -> Any:
-    """The options of a measurement from JSON; fields left out take their defaults.
-
-    Raises ValueError with key, value and remedy for unknown fields and for values that make no sense.
-    """
-    cls = {"step-time": StepTime, "memory": Memory}[kind]
-    try:
-        return TypeAdapter(cls).validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "options"
-        known = ", ".join(f.name for f in fields(cls))
-        raise ValueError(f"{kind}: {where} = {first['input']!r}: {first['msg']}; its options are {known}") from None
+    """The options of a kind from JSON; fields left out take their defaults. ValueError for those that are wrong."""
+    return parsed(Measure(), kind, text)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mpadam.presence import is_there
-from mpadam.training.folder import RunFolder, altered, edited_records, read_json
+from mpadam.study.run_folder import RunFolder, altered, edited_records, read_json
 
 
 def is_edited(path: Path, *, checked: Path) -> bool:

@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 
-from mpadam.training.streams import stream_seed
+from mpadam.study.streams import stream_seed
 
 STREAMS = ("initialisation", "data-order", "rounding", "global")
 

@@ -1,1 +1,0 @@
-"""What a cluster needs to know of a study's jobs, and its jobs of the cluster. Imports no torch."""

@@ -1,0 +1,79 @@
+"""What this machine is, for all that describe it: processor, GPU, installed packages.
+
+Whether its CPU has instructions for products of bf16 matrices is what torch itself asks; without them torch multiplies
+bf16 matrices element by element (`mpadam.model.products`). torch is imported only where it is asked.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from mpadam.inherited import INSTRUCTIONS
+from mpadam.remembered import remembered
+
+
+def native_bf16_products() -> bool:
+    """Ask torch."""
+    import torch
+
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def remembered_native_bf16_products() -> bool:
+    """`native_bf16_products`, without torch where an earlier process has asked it on this processor."""
+    return remembered("native_bf16_products", _circumstances(), native_bf16_products)
+
+
+def _circumstances() -> list[str]:
+    """What the answer depends on: the processor, the newest instructions that torch may use, and torch."""
+    limits = [f"{name} {os.environ.get(name)}" for name in INSTRUCTIONS]
+    return [*_processor(), *limits, sys.prefix, version("torch")]
+
+
+def _processor() -> list[str]:
+    """Its model and instructions; the machine's name where they cannot be read."""
+    told = ("vendor", "cpu family", "model", "flags", "Features")
+    return [line for line in _cpuinfo() if line.startswith(told)] or [socket.gethostname(), platform.machine()]
+
+
+def _cpuinfo() -> list[str]:
+    """What Linux says of the first processor; nothing elsewhere."""
+    try:
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
+    except OSError:
+        return []
+
+
+def cpu_name() -> str | None:
+    """The processor's model, as far as the system tells it."""
+    named = (line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name"))
+    return next(named, None) or platform.processor() or None
+
+
+def gpu_name(device: str) -> str | None:
+    """What CUDA calls the GPU; None on a CPU."""
+    import torch
+
+    return torch.cuda.get_device_name() if device == "cuda" else None
+
+
+def gpu(index: int) -> dict[str, Any]:
+    """Name, compute capability and memory of a GPU of CUDA."""
+    import torch
+
+    found = torch.cuda.get_device_properties(index)
+    return {"name": found.name, "capability": (found.major, found.minor), "memory_bytes": found.total_memory}
+
+
+def installed(package: str) -> str | None:
+    """Version of a package, None where it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
