@@ -138,7 +138,11 @@ class TrainingConfig(Section):
     state_dtype: Literal["bf16", "fp32"] = Field("bf16", description="of moments, where the masters are not fp32")
     device: Literal["cpu", "cuda"] = "cuda"
     threads: PositiveInt = Field(8, description="CPU threads of a run: they change the order of sums")
-    compile: Literal["auto", True, False] = Field("auto", description="torch.compile of the optimizer step")
+    compile: Literal["auto", True, False] = Field(
+        "auto",
+        description="torch.compile of the optimizer step; on CUDA also of the loss, of native FP8's casts and of the "
+        "layers' elementwise work",
+    )
     attention: Literal["sdpa", "flash_attention_2", "eager"] = "sdpa"
     liger: bool = Field(False, description="Liger kernels for norms, rotary embedding and MLP (CUDA)")
     fp8_backend: Literal["auto", "transformer_engine", "native", "emulated"] = Field(
