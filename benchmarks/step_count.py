@@ -1,20 +1,20 @@
 """What a training step's elementwise work would be on an H100, counted where there is none: kernels and bytes.
 
     python benchmarks/step_count.py                        # 60m 130m 350m 1b, bf16 and native FP8: some minutes
-    python benchmarks/step_count.py --sizes 60m --path FOLDER
+    PYTHONPATH=FOLDER python benchmarks/step_count.py --sizes 60m
 
 A count, not a measurement: forward and backward pass are traced on tensors without memory, compiled pieces are lowered
 to Triton for a pretended H100, and nothing is run. Products and attention are left out. `planned` is what
 `mpadam plan` assumes of the same bytes. Triton is needed, its wheel alone
-(`pip install --no-deps --target FOLDER triton==3.7.1`, then `--path FOLDER`).
+(`pip install --no-deps --target FOLDER triton==3.7.1`).
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -47,10 +47,9 @@ class Work:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", choices=list(MICRO_BATCHES), default=list(MICRO_BATCHES))
-    parser.add_argument("--path", help="a folder of packages to import from, too")
     options = parser.parse_args()
-    if options.path:
-        sys.path.append(options.path)
+    if find_spec("triton") is None:
+        parser.error("Triton is not there: pip install --no-deps --target FOLDER triton==3.7.1, then PYTHONPATH=FOLDER")
     from mpadam.measure.lowered import pretend_h100
 
     pretend_h100()

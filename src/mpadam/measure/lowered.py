@@ -80,7 +80,8 @@ def pretend_h100() -> None:
     for name in ("_cuda_getDevice", "_cuda_getCurrentRawStream", "_cuda_isCurrentStreamCapturing"):
         setattr(torch._C, name, always(0))
     for module in (torch.cuda, torch.cuda.random):
-        module.get_rng_state, module.set_rng_state = (lambda *_: torch.get_rng_state()), always(None)
+        setattr(module, "get_rng_state", lambda *_: torch.get_rng_state())  # noqa: B010
+        setattr(module, "set_rng_state", always(None))  # noqa: B010
     answers = {"get_current_target": GPUTarget("cuda", 90, 32), "get_current_device": 0, "get_current_stream": 0}
     methods = {name: always(value) for name, value in answers.items()}
     driver._active = driver._default = SimpleNamespace(**methods, is_active=always(True))
