@@ -170,7 +170,7 @@ def test_time_limits_follow_the_fp8_backend() -> None:
     key = RunKey("60m", 1, "bf16-fp8", "adamw", 0)
     regimes = {**PAPER["regimes"], "bf16-fp8": {"masters": "bf16", "compute": "fp8"}}
     engine, native = (
-        runtime_minutes(study(regimes=regimes, training={"fp8_backend": backend}), key)
+        runtime_minutes(study(regimes=regimes, training={"fp8_backend": backend, "compile": False}), key)
         for backend in ("transformer_engine", "native")
     )
     assert native > 1.5 * engine
@@ -314,7 +314,7 @@ def test_the_command_prints_every_number_that_it_promises(tmp_path: Path, capsys
         "32 jobs (20 runs, 12 tuning trials)",
         "GPU-hours",
         "51,200,000",  # sequences of 1b at 1x
-        "assumed: 14% of bf16 peak",
+        "assumed: 32% of bf16 peak",
         "download: 145 training shards of C4, 46 GB",
         "H100 SXM",
     ):
