@@ -124,7 +124,9 @@ def test_wrong_arguments_of_growth_are_refused_before_anything_runs(words: list[
     assert says in ended.stderr
 
 
-@pytest.mark.parametrize("name", ["startup", "memory", "training_step", "optimizer_step", "growth", "products"])
+@pytest.mark.parametrize(
+    "name", ["startup", "memory", "training_step", "optimizer_step", "growth", "products", "step_count"]
+)
 def test_help_has_an_example(name: str) -> None:
     told = subprocess.run(
         [sys.executable, BENCHMARKS / f"{name}.py", "--help"], capture_output=True, text=True, check=True

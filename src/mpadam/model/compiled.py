@@ -9,8 +9,8 @@ is the same for every backend, and all layers of a model share its graphs.
 
 What keeps a resumed run exact. Each shape has a graph of its own (`dynamic=False`): a graph for any length would depend
 on the shapes that came before it, of which a resumed process has seen others. The order of sums is a function of the
-shape and of the device: `deterministic` lets no measurement choose between kernels. Casts to bf16 are carried out where
-eager code has them (`emulate_precision_casts`).
+shape and of the device: `deterministic` lets no measurement choose how a sum is cut; that of elementwise kernels, which
+may be timed, changes no number. Casts to bf16 are carried out where eager code has them (`emulate_precision_casts`).
 """
 
 from __future__ import annotations
