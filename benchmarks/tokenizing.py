@@ -240,7 +240,7 @@ def report(repeat: str, contestant: str, found: dict[str, Any], size: int) -> No
 def reading(folder: Path) -> None:
     """Milliseconds a batch of the paper's shape, from memory maps that are in memory."""
     data = TokenData.open(folder / "data")
-    step = BATCH * LENGTH * pass_seconds(Shape(MODEL, 32_000, LENGTH), None, GPUS["h100"])
+    step = BATCH * LENGTH * pass_seconds(Shape(MODEL, 32_000, LENGTH), None, GPUS["h100"], compiled=True)
     for sequences in ("truncate_pad", "pack"):
         batches = TrainBatches(data, sequences=sequences, sequence_length=LENGTH, global_batch_size=BATCH, seed=0)
         seconds = []

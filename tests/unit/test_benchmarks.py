@@ -132,7 +132,9 @@ def test_wrong_arguments_of_growth_are_refused_before_anything_runs(
     assert says in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["startup", "memory", "training_step", "optimizer_step", "growth", "products"])
+@pytest.mark.parametrize(
+    "name", ["startup", "memory", "training_step", "optimizer_step", "growth", "products", "step_count"]
+)
 def test_help_has_an_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert script(name, "--help", monkeypatch=monkeypatch) == 0
     assert f"python benchmarks/{name}.py" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -162,7 +163,8 @@ def test_time_limits_follow_the_gpu_that_jobs_get(named: str | None, gpu: str) -
     notes = [note for note in make_plan(there, Path("/nowhere")).notes if note.startswith("cluster.gpu_model")]
     assert len(notes) == (named in ("l40s", None)), "an assumption is told"
     assert CostModel(there).seconds(Training(KEY)) == CostModel(study(), gpu=gpu).seconds(Training(KEY))
-    ratio = runtime_minutes(there, KEY) / runtime_minutes(study(cluster={"gpu_model": "h100"}), KEY)
+    long = replace(KEY, budget=8)  # limits are whole five minutes
+    ratio = runtime_minutes(there, long) / runtime_minutes(study(cluster={"gpu_model": "h100"}), long)
     assert {"h100": ratio == 1, "h200": 0.7 < ratio < 1, "a100": 1.9 < ratio < 3.2}[gpu]
 
 
@@ -170,7 +172,7 @@ def test_time_limits_follow_the_fp8_backend() -> None:
     key = RunKey("60m", 1, "bf16-fp8", "adamw", 0)
     regimes = {**PAPER["regimes"], "bf16-fp8": {"masters": "bf16", "compute": "fp8"}}
     engine, native = (
-        runtime_minutes(study(regimes=regimes, training={"fp8_backend": backend}), key)
+        runtime_minutes(study(regimes=regimes, training={"fp8_backend": backend, "compile": False}), key)
         for backend in ("transformer_engine", "native")
     )
     assert native > 1.5 * engine
@@ -314,7 +316,7 @@ def test_the_command_prints_every_number_that_it_promises(tmp_path: Path, capsys
         "32 jobs (20 runs, 12 tuning trials)",
         "GPU-hours",
         "51,200,000",  # sequences of 1b at 1x
-        "assumed: 14% of bf16 peak",
+        "assumed: 32% of bf16 peak",
         "download: 145 training shards of C4, 46 GB",
         "H100 SXM",
     ):

@@ -4,14 +4,14 @@ Each norm and MLP of the model gets Liger's forward pass; its modules, parameter
 the layers inside an MLP, which may compute in FP8. Liger's cross entropies are off: `mpadam.model.loss` is the loss.
 
 Liger also puts names of its own into Transformers' module of the LLaMA, which is the whole process's. They are taken
-out again at once, but for the rotary embedding, which Transformers looks up there in each call: it is Liger's while a
-model of this kind is in its forward pass, and no longer. So other models of the process stay what they are.
+out again at once; the rotary embedding is Liger's while a model of this kind is in its forward pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mpadam.model.rotary import rotate_with
 
 if TYPE_CHECKING:
     from transformers.models.llama.modeling_llama import LlamaForCausalLM
@@ -34,12 +34,5 @@ def apply_liger(model: LlamaForCausalLM) -> LlamaForCausalLM:
         rotary = names["apply_rotary_pos_emb"]
     finally:
         names.update(before)
-    _rotate_with(rotary, model, names)
+    rotate_with(rotary, model)
     return model
-
-
-def _rotate_with(rotary: Callable[..., Any], model: LlamaForCausalLM, names: dict[str, Any]) -> None:
-    """Let Transformers find `rotary` during each forward pass of `model`."""
-    own = names["apply_rotary_pos_emb"]
-    model.model.register_forward_pre_hook(lambda *_: names.update(apply_rotary_pos_emb=rotary))
-    model.model.register_forward_hook(lambda *_: names.update(apply_rotary_pos_emb=own), always_call=True)

@@ -59,17 +59,30 @@ FP8_SHARE = 0.75
 #: Share of the memory bandwidth that elementwise work reaches.
 BANDWIDTH_SHARE = 0.85
 
-#: Bytes that the elementwise operations of a layer, forward and backward, read and write for each position: for each
-#: hidden and each intermediate unit (norms, rotary embedding, residuals; SwiGLU). Counted, as what follows, operation
-#: by operation, without compilation (tests/unit/test_plan_count.py).
-LAYER_BYTES_PER_HIDDEN = 410.0
-LAYER_BYTES_PER_INTERMEDIATE = 28.0
-#: Of the loss: for each logit, and for each weight of the head and chunk of positions, whose gradients are added up.
-LOSS_BYTES_PER_LOGIT = 54.0
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that elementwise work, forward and backward, reads and writes for each position.
+
+    hidden, intermediate: of a layer, for each of its units (norms, rotary embedding, residuals; SwiGLU).
+    logit: of the loss, for each logit.
+    cast: of casting one value to FP8, by backend; the transposes that `native` products want are in it. Transformer
+        Engine, from its kernels: 2 read, 1 and its transpose written, and query, key and value, gate and up each cast
+        the input that they share.
+    """
+
+    hidden: float
+    intermediate: float
+    logit: float
+    cast: Mapping[str, float]
+
+
+#: Counted operation by operation: `training.compile: false` (tests/unit/test_plan_count.py).
+EAGER = Traffic(410.0, 28.0, 54.0, {"transformer_engine": 5.0, "native": 54.0, "emulated": 68.0})
+#: With compiled pieces, lowered for an H100 (benchmarks/step_count.py); a row of logits read again counts again.
+COMPILED = Traffic(74.0, 16.0, 8.0, {"transformer_engine": 5.0, "native": 6.4, "emulated": 68.0})
+#: Of the loss, for each weight of the head and chunk of positions, whose gradients are added up.
 LOSS_BYTES_PER_HEAD_WEIGHT = 10.0
-#: Of casting one value to FP8, by backend. Transformer Engine, from its kernels: 2 read, 1 and its transpose written,
-#: and query, key and value, gate and up each cast the input that they share.
-CAST_BYTES: Mapping[str, float] = {"transformer_engine": 5.0, "native": 54.0, "emulated": 68.0}
 #: Backend that is assumed for `fp8_backend: auto`: it takes longer than Transformer Engine.
 AUTO_BACKEND = "native"
 

@@ -19,16 +19,14 @@ from mpadam.plan.assumptions import (
     ATTENTION_SHARE,
     AUTO_BACKEND,
     BANDWIDTH_SHARE,
-    CAST_BYTES,
+    COMPILED,
     CPU_RATE,
     DATA_PARALLEL_EFFICIENCY,
+    EAGER,
     FP8_SHARE,
     GPU_OVERHEAD_BYTES,
     HEAD_SHARE,
-    LAYER_BYTES_PER_HIDDEN,
-    LAYER_BYTES_PER_INTERMEDIATE,
     LOSS_BYTES_PER_HEAD_WEIGHT,
-    LOSS_BYTES_PER_LOGIT,
     OPTIMIZER_EFFICIENCY,
     SIZE_CLASSES,
     STORED_BYTES,
@@ -213,28 +211,30 @@ def fp8_backend(regime: RegimeConfig, training: TrainingConfig) -> str | None:
     return AUTO_BACKEND if training.fp8_backend == "auto" else training.fp8_backend
 
 
-def elementwise_bytes(shape: Shape, backend: str | None) -> float:
+def elementwise_bytes(shape: Shape, backend: str | None, *, compiled: bool) -> float:
     """What all operations but the products read and write in forward and backward pass, for each position.
 
     FP8 casts 3 h + f values of inputs (query, key and value share theirs, as do gate and up) and 5 h + 2 f of
     gradients a layer; those of weights are a few for each position.
+    compiled: with the pieces of `mpadam.model.compiled`.
     """
+    traffic = COMPILED if compiled else EAGER
     h, f, vocab_size = shape.model.hidden_size, shape.model.intermediate_size, shape.vocab_size
-    layer = LAYER_BYTES_PER_HIDDEN * h + LAYER_BYTES_PER_INTERMEDIATE * f
-    casts = 0.0 if backend is None else CAST_BYTES[backend] * (8 * h + 3 * f)
+    layer = traffic.hidden * h + traffic.intermediate * f
+    casts = 0.0 if backend is None else traffic.cast[backend] * (8 * h + 3 * f)
     positions_of_a_chunk = CHUNK_BYTES / (4 * vocab_size)
-    loss = vocab_size * (LOSS_BYTES_PER_LOGIT + LOSS_BYTES_PER_HEAD_WEIGHT * h / positions_of_a_chunk)
+    loss = vocab_size * (traffic.logit + LOSS_BYTES_PER_HEAD_WEIGHT * h / positions_of_a_chunk)
     return shape.model.layers * (layer + casts) + loss
 
 
-def pass_seconds(shape: Shape, backend: str | None, gpu: Gpu) -> float:
+def pass_seconds(shape: Shape, backend: str | None, gpu: Gpu, *, compiled: bool) -> float:
     """Seconds of forward and backward pass for each position on one GPU: a roofline, products and bytes one after the
     other. `emulated` multiplies in bf16, and so does a GPU without FP8 products."""
     bf16, share, flops = gpu.peak["bf16"], shape.size_class.products, shape.flops
     in_fp8 = backend in ("transformer_engine", "native") and "fp8" in gpu.peak
     projections = flops.projections / ((gpu.peak["fp8"] * FP8_SHARE if in_fp8 else bf16) * share)
     rest = flops.head / (bf16 * HEAD_SHARE) + flops.attention / (bf16 * ATTENTION_SHARE)
-    moving = elementwise_bytes(shape, backend) / (gpu.bandwidth * BANDWIDTH_SHARE)
+    moving = elementwise_bytes(shape, backend, compiled=compiled) / (gpu.bandwidth * BANDWIDTH_SHARE)
     return BACKWARD_AND_FORWARD * (projections + rest) + moving
 
 
@@ -244,7 +244,8 @@ def gpu_step_seconds(
     """Seconds of one update on `gpus` GPUs: the passes, then the bytes of the optimizer."""
     positions = training.global_batch_size * shape.sequence_length
     speed = gpus * (DATA_PARALLEL_EFFICIENCY if gpus > 1 else 1.0)
-    passes = positions * pass_seconds(shape, fp8_backend(regime, training), gpu) / speed
+    compiled = training.compile is not False  # `auto`: it works on the machine that the run gets
+    passes = positions * pass_seconds(shape, fp8_backend(regime, training), gpu, compiled=compiled) / speed
     optimizer = weight_bytes(shape, regime, name, training).step / (
         gpu.bandwidth * OPTIMIZER_EFFICIENCY[regime.masters]
     )

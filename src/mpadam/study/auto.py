@@ -24,11 +24,13 @@ class Auto:
 
     compile: whether torch.compile works. fp8_backend: of FP8 products, None if the study has none.
     bf16_products: on the CPU, None on CUDA and where the configuration names them.
+    compile_passes: True on CUDA where `compile` is or becomes true: forward and backward pass too.
     """
 
     compile: bool
     fp8_backend: str | None = None
     bf16_products: Bf16Products | None = None
+    compile_passes: bool = False
 
 
 def recorded_auto(training: Mapping[str, Any]) -> Auto:
@@ -37,6 +39,7 @@ def recorded_auto(training: Mapping[str, Any]) -> Auto:
         compile=training.get("compile", False),
         fp8_backend=training.get("fp8_backend"),
         bf16_products=training.get("bf16_products"),
+        compile_passes=training.get("compile_passes", False),
     )
 
 
@@ -54,7 +57,8 @@ def auto_here(request: dict[str, Any]) -> Auto:
     if training["device"] == "cpu" and training.get("bf16_products", "auto") == "auto":
         products = "native" if remembered_native_bf16_products() else "float32"
     compiles = training["compile"] == "auto" and _compiles(training["device"])
-    return Auto(compile=compiles, fp8_backend=backend, bf16_products=products)
+    passes = training["device"] == "cuda" and (compiles or training["compile"] is True)
+    return Auto(compile=compiles, fp8_backend=backend, bf16_products=products, compile_passes=passes)
 
 
 @cache

@@ -252,8 +252,9 @@ class TrainingConfig(Section):
     )
     compile: Literal["auto", True, False] = Field(
         "auto",
-        description="Whether the optimizer step is compiled with torch.compile. `auto` compiles where a compiler "
-        "works on the machine that writes `run.yaml`.",
+        description="Whether the optimizer step is compiled with torch.compile; on CUDA also the loss, the casts of "
+        "native FP8 and the elementwise work of the layers. `auto` compiles where a compiler works on the machine that "
+        "writes `run.yaml`.",
     )
     attention: Literal["sdpa", "flash_attention_2", "eager"] = Field(
         "sdpa",

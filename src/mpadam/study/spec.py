@@ -24,7 +24,7 @@ from mpadam.study.numerics_version import numerics_version
 from mpadam.study.section import Section
 
 Half = Literal["selection", "report"]
-_ADDED = {"bf16_products"}  # fields of `training` that run.yaml got after the first runs
+_ADDED = {"bf16_products", "compile_passes"}  # fields of `training` that run.yaml got after the first runs
 _DATA = {"sequences", "sequence_length", "epochs", "validation_tokens"}  # of `data`: not where the text comes from
 
 
@@ -110,12 +110,15 @@ class TrainingSpec(Section):
         description="How a CPU multiplies bf16 matrices, as in the configuration; null means torch's own way, as on "
         "CUDA and in runs from before this field.",
     )
+    compile_passes: bool = Field(
+        False, description="forward and backward pass with compiled pieces; false: eager, as before this field"
+    )
 
     @model_serializer(mode="wrap")
     def _without_absent_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """A field that an older run.yaml does not have enters neither the file nor the hash while it says nothing."""
         fields: dict[str, Any] = handler(self)
-        return {key: value for key, value in fields.items() if key not in _ADDED or value is not None}
+        return {key: value for key, value in fields.items() if key not in _ADDED or value}
 
 
 class RunSpec(Section):
@@ -283,6 +286,7 @@ def _training_spec(
         compile=auto.compile if training["compile"] == "auto" else training["compile"],
         fp8_backend=_fp8_backend(training, regime, auto),
         bf16_products=training.get("bf16_products", auto.bf16_products),
+        compile_passes=auto.compile_passes,
         check_nonfinite_every=training["check_nonfinite_every"],
         **{field: training[field] for field in as_they_are},
     )

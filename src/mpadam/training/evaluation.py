@@ -33,12 +33,18 @@ class Validation:
 
 @torch.no_grad()
 def evaluate(
-    model: LlamaForCausalLM, batches: Iterable[Batch], *, fp8: bool = False, ranks: Ranks = ALONE
+    model: LlamaForCausalLM,
+    batches: Iterable[Batch],
+    *,
+    fp8: bool = False,
+    compiled: bool = False,
+    ranks: Ranks = ALONE,
 ) -> Validation:
     """Mean negative log-likelihood of all target tokens: each from float32 logits, summed in float64.
 
     batches: of this rank; the result is that of all ranks together.
     fp8: let FP8 layers compute in FP8, with the scales as they are; otherwise they compute in bf16.
+    compiled: the loss, as in training (`compile_passes`).
     Raises ValueError if the batches hold no target token.
     """
     device = model.lm_head.weight.device
@@ -47,7 +53,7 @@ def evaluate(
     with fp8_enabled(model, fp8):
         for batch in batches:
             input_ids, labels = to_tensors(batch, device)
-            total += token_nll(model, input_ids, labels).sum(dtype=torch.float64)
+            total += token_nll(model, input_ids, labels, compiled=compiled).sum(dtype=torch.float64)
             tokens += batch.target_tokens
     model.train()
     (tokens,) = ranks.total(tokens)

@@ -84,5 +84,6 @@ def loss_now(session: Session, step: int) -> float:
     with fp8_enabled(session.model, True), bf16_products(spec.bf16_products):
         for start in range(0, len(batch.input_ids), spec.micro_batch_size):
             rows = slice(start, start + spec.micro_batch_size)
-            total += token_nll(session.model, batch.input_ids[rows], batch.labels[rows]).sum(dtype=torch.float64)
+            nll = token_nll(session.model, batch.input_ids[rows], batch.labels[rows], compiled=spec.compile_passes)
+            total += nll.sum(dtype=torch.float64)
     return ranks.as_leading_(ranks.sum_(total)).item() / max(1, target_tokens)

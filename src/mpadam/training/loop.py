@@ -184,7 +184,8 @@ def backward(session: Session, step: int) -> Gradients:
     with fp8_step(session.model, count_flushed=counted) as flushed, bf16_products(spec.bf16_products):
         for start in range(0, len(batch.input_ids), spec.micro_batch_size):
             rows = slice(start, start + spec.micro_batch_size)
-            loss, nll = loss_sum(session.model, batch.input_ids[rows], batch.labels[rows], scale=scale)
+            ids, labels = batch.input_ids[rows], batch.labels[rows]
+            loss, nll = loss_sum(session.model, ids, labels, scale=scale, compiled=spec.compile_passes)
             loss.backward()
             total += nll
     tensors = [p.grad for p in session.model.parameters() if p.grad is not None]
@@ -226,7 +227,8 @@ def validate(session: Session, records: Records) -> str | None:
     spec, ranks = session.spec, session.ranks
     batches = session.validation.batches(spec.training.evaluation_batch_size, rank=ranks.rank, world_size=ranks.size)
     with bf16_products(spec.training.bf16_products):
-        result = evaluate(session.model, batches, fp8=spec.regime.fp8_eval, ranks=ranks)
+        compiled = spec.training.compile_passes
+        result = evaluate(session.model, batches, fp8=spec.regime.fp8_eval, compiled=compiled, ranks=ranks)
     if not math.isfinite(result.perplexity):
         return f"validation loss {result.loss}"
     entry = {

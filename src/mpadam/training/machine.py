@@ -62,7 +62,8 @@ def _check(spec: RunSpec) -> None:
             "matrices; train it on the kind of processor that it was begun on, or write  bf16_products: float32  into "
             "the section training of the configuration and start the workflow again, which makes it another run"
         )
-    if spec.training.compile and (problem := compile_problem(spec.training.device)):
+    compiles = spec.training.compile or spec.training.compile_passes
+    if compiles and (problem := compile_problem(spec.training.device)):
         raise ValueError(f"training.compile: run.yaml says true, but {problem}; or write  compile: false")
 
 

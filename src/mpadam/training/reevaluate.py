@@ -29,4 +29,4 @@ def evaluate_folder(path: Path, *, batch_size: int | None = None) -> Validation:
     load_model_state(model, state)
     batches = validation.batches(batch_size or spec.training.evaluation_batch_size)
     with bf16_products(spec.training.bf16_products):
-        return evaluate(model, batches, fp8=spec.regime.fp8_eval)
+        return evaluate(model, batches, fp8=spec.regime.fp8_eval, compiled=spec.training.compile_passes)

@@ -9,7 +9,8 @@ from typing import Any
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from mpadam.model.build import COMPUTE_DTYPES, build_model
-from mpadam.model.fp8.control import fp8_state_dict, load_fp8_state_dict
+from mpadam.model.compiled import compile_layers
+from mpadam.model.fp8.control import compile_casts, fp8_state_dict, load_fp8_state_dict
 from mpadam.model.fp8.convert import convert_to_fp8
 from mpadam.model.fp8.recipe import Fp8Recipe
 from mpadam.model.liger import apply_liger
@@ -36,7 +37,7 @@ def weight_format(regime: RegimeConfig) -> str | Format:
 
 def compute_model(spec: RunSpec, ranks: Ranks = ALONE) -> LlamaForCausalLM:
     """The model of a run at its initial weights, its projections in FP8 where the regime computes in it,
-    its kernels Liger's where `run.yaml` says so.
+    its elementwise work Liger's or compiled where `run.yaml` says so.
 
     ranks: those that train it; they share FP8's scales.
     """
@@ -53,7 +54,11 @@ def compute_model(spec: RunSpec, ranks: Ranks = ALONE) -> LlamaForCausalLM:
         )
     elif spec.training.device != "cpu":
         fill_up_mlps(model)
-    return apply_liger(model) if spec.model.liger else model
+    if spec.training.compile_passes:
+        compile_casts(model)
+    if spec.model.liger:
+        return apply_liger(model)
+    return compile_layers(model) if spec.training.compile_passes else model
 
 
 def model_state(model: LlamaForCausalLM) -> dict[str, Any]:

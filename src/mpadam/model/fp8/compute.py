@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from mpadam.model.compiled import compiled
 from mpadam.model.fp8.flushed import FlushCount, count_flushed
 from mpadam.model.fp8.linear import Cast
 from mpadam.model.fp8.products import PRODUCTS, magnitude
@@ -49,6 +50,7 @@ class TorchFp8:
 
     group: ranks over which what is counted is summed; None: this process alone.
     products: how `emulated` multiplies bf16 matrices; autograd leaves torch's function modes in a backward pass.
+    compiled: casts go through torch.compile, where the backend has one that can (`native`).
     enabled: FP8 or not. frozen: magnitudes are not recorded, so nothing that happens changes the state.
     """
 
@@ -60,7 +62,7 @@ class TorchFp8:
         products: Bf16Products | None = None,
     ) -> None:
         self.backend, self.state, self.group, self.products = backend, state, group, products
-        self._cast_to, self._multiply = PRODUCTS[backend].cast, PRODUCTS[backend].multiply
+        self._product, self.compiled = PRODUCTS[backend], False
         self.enabled, self.frozen = True, False
         self.flushed: FlushCount | None = None
         self._weights: dict[int, _Kept] = {}
@@ -89,7 +91,7 @@ class TorchFp8:
     def multiply(self, a: Tensor, b: Tensor, inverse_a: Tensor, inverse_b: Tensor, dtype: torch.dtype) -> Tensor:
         """The product of two casts, (M, K) and (K, N), see `mpadam.model.fp8.products`."""
         with bf16_products(self.products):
-            return self._multiply(a, b, inverse_a, inverse_b, dtype)
+            return self._product.multiply(a, b, inverse_a, inverse_b, dtype)
 
     def advance(self) -> None:
         """End a step: new scales, so no cast is valid any more."""
@@ -114,9 +116,12 @@ class TorchFp8:
             self.enabled, self.frozen = before
 
     def _cast(self, x: Tensor, slot: int, fmt: str) -> _Kept:
-        amax = magnitude(x)
-        flat = x.detach().reshape(-1, x.shape[-1])
-        values = self._cast_to(flat, self.state.scale[slot], amax, fmt)
+        flat, scale, whole = x.detach().reshape(-1, x.shape[-1]), self.state.scale[slot], self._product.whole
+        if self.compiled and whole is not None and flat.numel():
+            values, amax = compiled(whole, flat.device.type)(flat, scale, fmt)
+        else:
+            amax = magnitude(x)
+            values = self._product.cast(flat, scale, amax, fmt)
         return _Kept(weakref.ref(x), _version(x), slot, Cast(values, self.state.inverse[slot]), amax)
 
     def _take(self, kept: _Kept, record: bool) -> Cast:

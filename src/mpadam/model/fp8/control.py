@@ -32,6 +32,13 @@ def fp8_compute(model: nn.Module) -> TorchFp8 | TransformerEngineFp8 | None:
     return None
 
 
+def compile_casts(model: nn.Module) -> None:
+    """Put casts to FP8 through torch.compile from now on, where the backend has one that can: `native`."""
+    compute = fp8_compute(model)
+    if isinstance(compute, TorchFp8):
+        compute.compiled = True
+
+
 @contextmanager
 def fp8_step(model: nn.Module, *, count_flushed: bool = False) -> Iterator[FlushCount]:
     """One optimizer step: inside, forward and backward of all its micro-batches; on leaving, the history advances.

@@ -31,10 +31,14 @@ _FLOAT32_MAX = torch.finfo(torch.float32).max
 
 @dataclass(frozen=True)
 class Product:
-    """A way to compute FP8 products: a pair of functions, see the module."""
+    """A way to compute FP8 products, see the module.
+
+    whole: cast(x, scale, fmt) -> what `cast` and `magnitude` give; a function that torch.compile can take.
+    """
 
     cast: Callable[[Tensor, Tensor, Tensor, str], Tensor]
     multiply: Callable[[Tensor, Tensor, Tensor, Tensor, torch.dtype], Tensor]
+    whole: Callable[[Tensor, Tensor, str], tuple[Tensor, Tensor]] | None = None
 
 
 def magnitude(x: Tensor) -> Tensor:
@@ -89,6 +93,11 @@ def native_cast(x: Tensor, scale: Tensor, amax: Tensor, fmt: str) -> Tensor:
     return saturating_cast(x.detach().float() * scale, fmt)
 
 
+def native_whole(x: Tensor, scale: Tensor, fmt: str) -> tuple[Tensor, Tensor]:
+    """`native_cast` and `magnitude` of the same values, in as few kernels as torch.compile can."""
+    return saturating_cast(x.float() * scale, fmt), x.abs().amax().float()
+
+
 def native_multiply(a: Tensor, b: Tensor, inverse_a: Tensor, inverse_b: Tensor, dtype: torch.dtype) -> Tensor:
     """(M, K) times (K, N) of torch.float8_* by torch's scaled product.
 
@@ -113,6 +122,6 @@ def _filled_up(x: Tensor) -> Tensor:
 
 
 PRODUCTS = {
-    "native": Product(native_cast, native_multiply),
+    "native": Product(native_cast, native_multiply, native_whole),
     "emulated": Product(emulated_cast, emulated_multiply),
 }
