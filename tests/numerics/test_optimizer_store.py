@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
+from stores import write
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
 
@@ -171,7 +172,7 @@ def test_a_refreshed_shadow_rounds_twice() -> None:
     ends = {}
     for shadow, dtype in (("none", None), ("refreshed", "fp32"), ("refreshed", "bf16")):
         store = shadowed(shadow, dtype)
-        store.write(store.read(), step, 1)
+        write(store, store.read(), step, 1)
         assert "shadow" not in store.state  # it does not outlive the step
         ends[shadow, dtype] = store.read()
     assert torch.equal(ends["none", None], ends["refreshed", "fp32"])
@@ -251,7 +252,7 @@ def test_a_sticky_tensor_scale_is_kept_until_it_no_longer_fits(write_back: str) 
         if t == 1:
             store.initialise(target)
         else:
-            store.write(target, torch.zeros(()), t)
+            write(store, target, torch.zeros(()), t)
         scales.append(store.tensors["weight.tensor_scale"].item())
     assert scales == [2.0**-11, 2.0**-11, 2.0**-13]
 
@@ -283,7 +284,7 @@ def test_shards_round_as_the_whole_tensor_does(weight_format: str) -> None:
             StorePlan(get_format(weight_format), "stochastic"), part, {}, seed=4, tensor_id=2, position=position
         )
         store.initialise()
-        store.write(store.read(), delta[rows, columns], 5)
+        write(store, store.read(), delta[rows, columns], 5)
         return store.read()
 
     full = written(slice(0, 8), slice(0, 32))

@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from mpadam.optim.names import MASTERS, parse_optimizer_name
+from mpadam.numerics.formats import BY_MASTERS
+from mpadam.optim.names import parse_optimizer_name
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 _OPTIMIZERS = (
@@ -61,8 +62,8 @@ class StepTime:
             raise ValueError(f"shapes = {self.shapes}: give at least one matrix, e.g. [[256, 256]]")
         for optimizer in self.optimizers:
             parse_optimizer_name(optimizer)
-        if unknown := set(self.masters) - set(MASTERS):
-            raise ValueError(f"masters = {min(unknown)!r}: give some of {', '.join(MASTERS)}")
+        if unknown := set(self.masters) - set(BY_MASTERS):
+            raise ValueError(f"masters = {min(unknown)!r}: give some of {', '.join(BY_MASTERS)}")
 
 
 @dataclass(frozen=True)

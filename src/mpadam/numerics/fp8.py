@@ -28,11 +28,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from mpadam.numerics.base import Encoded, Rounding
+from mpadam.numerics.base import Encoded, Format, Rounding, RoundingOn
 from mpadam.numerics.blocks import (
     MIN_SCALE_EXPONENT,
     computed_once,
@@ -51,6 +52,7 @@ from mpadam.numerics.grids import (
     continued,
     get_grid,
     reciprocal_of_power_of_two,
+    round_on_scale,
     round_to_grid,
     saturating_cast,
     step,
@@ -61,7 +63,7 @@ _FP16_MIN = 2.0**-24
 
 
 @dataclass(frozen=True)
-class Fp8Blocks:
+class Fp8Blocks(Format):
     """FP8 with a scale for each block of `block_size` along the last dimension, or each tile of `block_shape`.
 
     fmt: "e5m2" (the reference command) or "e4m3".
@@ -85,10 +87,6 @@ class Fp8Blocks:
     @property
     def block(self) -> tuple[int, int]:
         return self.block_shape or (1, self.block_size)
-
-    @property
-    def dtype(self) -> None:
-        return None
 
     @property
     def name(self) -> str:
@@ -115,9 +113,16 @@ class Fp8Blocks:
         scales = self._pack_scale(scale.reshape(scales_shape(x.shape, self.block)))
         return Encoded({"codes": from_blocks(codes.view(torch.uint8), x.shape), "scales": scales}, x.shape)
 
-    def decode(self, encoded: Encoded, dtype: torch.dtype = torch.float32) -> Tensor:
+    def decode(self, encoded: Encoded, dtype: torch.dtype | None = None) -> Tensor:
         """codes * scale; exact in float32, and in bf16 where the scales are powers of two."""
         return convert(computed_once(from_blocks(self._decode_blocks(encoded), encoded.shape)), dtype)
+
+    def rounding_on(self, encoded: Encoded) -> RoundingOn:
+        """See base.Format."""
+        grid = get_grid(self.fmt)
+        one = torch.ones((), dtype=grid.dtype, device=encoded.codes.device).view(torch.uint8)
+        ones = Encoded({**encoded.tensors, "codes": one.expand_as(encoded.codes)}, encoded.shape)
+        return partial(round_on_scale, scale=self.decode(ones), grid=grid)
 
     def _decode_blocks(self, encoded: Encoded) -> Tensor:
         grid = get_grid(self.fmt)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from mpadam.model.sizes import PAPER_SIZES, PAPER_VOCABULARY, LlamaSize
-from mpadam.numerics import FORMATS
+from mpadam.numerics.formats import CARDS
 from mpadam.optim.memory import Bytes, bytes_per_parameter
 from mpadam.optim.names import RULES, WRITE_BACKS, optimizer_names
 from mpadam.optim.registry import build_optimizer
@@ -53,10 +53,10 @@ def states_of_size(size: str, name: str, *, apollo_scope: str = "projections") -
     return bytes_per_parameter(optimizer).states
 
 
-def _storage_rows() -> list[str]:
+def storage_rows() -> list[str]:
     """A row for all formats and optimizers of equal numbers."""
     by_numbers: dict[tuple[tuple[str, Measured], ...], list[str]] = {}
-    for weight_format in FORMATS:
+    for weight_format in CARDS:
         numbers = tuple((name, measure(name, weight_format)) for name in optimizer_names())
         by_numbers.setdefault(numbers, []).append(weight_format)
     return [row for numbers, formats in by_numbers.items() for row in _rows_of(formats, dict(numbers))]
@@ -127,7 +127,7 @@ uncompressed (`apollo_scope="projections"`), and with every matrix compressed (`
 
 def table() -> str:
     """docs/memory.md."""
-    return _STORAGE + "".join(_storage_rows()) + _APOLLO + "".join(_apollo_rows())
+    return _STORAGE + "".join(storage_rows()) + _APOLLO + "".join(_apollo_rows())
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, field_validator, mode
 
 from mpadam.diagnostics.options import Diagnostics
 from mpadam.measure.options import Measure
+from mpadam.numerics.formats import BY_MASTERS
 from mpadam.optim.hyperparameters import check_hyperparameters
 from mpadam.optim.names import OptimizerName, parse_optimizer_name
 from mpadam.study.factors import check_searches, ends
@@ -58,11 +59,13 @@ class ModelConfig(Section):
 class RegimeConfig(Section):
     """Precision: how weights are stored between steps (masters) and what multiplies them (compute)."""
 
-    masters: Literal["fp32", "bf16", "fp8", "fp8e4m3", "nvfp4", "nvfp4s"] = Field(
-        description="fp8 is e5m2; nvfp4s is nvfp4 with a sticky power of two as tensor scale"
+    masters: str = Field(
+        description="a storage format (mpadam.numerics.formats): fp32, bf16, fp8 (e5m2), fp8e4m3, nvfp4, or nvfp4s "
+        "(nvfp4 with a sticky power of two as tensor scale)"
     )
     compute: Literal["bf16", "fp8"] = Field(description="inputs of the products of attention and MLP projections")
     block_size: PositiveInt = Field(256, description="weights that share a scale, along rows (fp8 masters)")
+    block_rows: PositiveInt = Field(1, description="rows of a block; above 1 blocks are tiles (fp8 masters)")
     power_of_two_scale: bool = Field(True, description="false: FP16 scales (fp8 masters)")
     shadow: Literal["none", "refreshed", "persistent"] = Field(
         "none", description="optimizer-side copy of weights kept as codes; persistent is a hidden master"
@@ -77,13 +80,21 @@ class RegimeConfig(Section):
 
     @model_serializer(mode="wrap")
     def _without_absent_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """`carry_dtype` came later: it enters neither run.yaml nor the hash while it says what runs did before."""
+        """Fields that came later enter neither run.yaml nor the hash while they say what runs did before."""
+        before = {"carry_dtype": "bf16", "block_rows": 1}
         fields: dict[str, Any] = handler(self)
-        return {key: value for key, value in fields.items() if (key, value) != ("carry_dtype", "bf16")}
+        return {key: value for key, value in fields.items() if key not in before or value != before[key]}
+
+    @field_validator("masters")
+    @classmethod
+    def _known_format(cls, masters: str) -> str:
+        if masters not in BY_MASTERS:
+            raise ValueError(f"there is no such format: give one of {', '.join(BY_MASTERS)}")
+        return masters
 
     @model_validator(mode="after")
     def _shadow_beside_codes(self) -> RegimeConfig:
-        if self.shadow != "none" and self.masters in ("fp32", "bf16"):
+        if self.shadow != "none" and not BY_MASTERS[self.masters].codes:
             raise ValueError(
                 f"shadow {self.shadow!r} stands beside weights kept as codes, not beside {self.masters} masters; "
                 "write  shadow: none"
