@@ -18,7 +18,7 @@ FP8 = [
     Fp8Blocks(fmt=fmt, power_of_two_scale=power_of_two, **block)
     for fmt in ("e5m2", "e4m3")
     for power_of_two in (True, False)
-    for block in ({"block_size": 256}, {"block_size": 24}, {"block_shape": (16, 32)})
+    for block in ({"block_size": 256}, {"block_size": 24}, {"block_size": 32, "block_rows": 16})
 ]
 NVFP4 = [NvFp4(), NvFp4(tensor_scale="pow2_sticky")]
 FORMATS: list[Format] = [*FP8, *NVFP4, Bf16()]

@@ -64,34 +64,33 @@ _FP16_MIN = 2.0**-24
 
 @dataclass(frozen=True)
 class Fp8Blocks(Format):
-    """FP8 with a scale for each block of `block_size` along the last dimension, or each tile of `block_shape`.
+    """FP8 with a scale for each tile of `block_rows` x `block_size` of the last two dimensions.
 
     fmt: "e5m2" (the reference command) or "e4m3".
     power_of_two_scale: True stores 1-byte exponents, False float16 scales.
-    block_shape: (rows, columns) of a tile of the last two dimensions, e.g. (256, 256), instead of `block_size`.
+    block_rows: 1 for blocks along rows, more for tiles.
     """
 
     fmt: str = "e5m2"
     block_size: int = 256
     power_of_two_scale: bool = True
-    block_shape: tuple[int, int] | None = None
+    block_rows: int = 1
 
     def __post_init__(self) -> None:
         get_grid(self.fmt, ("e4m3", "e5m2"))
-        if not _is_size(self.block_size):
-            raise ValueError(f"block_size={self.block_size!r}: give a whole number from 1, such as 256")
-        shape = self.block_shape
-        if shape is not None and not (isinstance(shape, tuple) and len(shape) == 2 and all(map(_is_size, shape))):
-            raise ValueError(f"block_shape={shape!r}: give (rows, columns), whole numbers from 1, such as (256, 256)")
+        for key in ("block_size", "block_rows"):
+            value = getattr(self, key)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{key}={value!r}: give a whole number from 1, such as 256")
 
     @property
     def block(self) -> tuple[int, int]:
-        return self.block_shape or (1, self.block_size)
+        return self.block_rows, self.block_size
 
     @property
     def name(self) -> str:
         """`fp8_e5m2`, and what is not the default."""
-        block = f"-{self.block[0]}x{self.block[1]}" if self.block_shape else f"-b{self.block_size}"
+        block = f"-b{self.block_size}" if self.block_rows == 1 else f"-{self.block_rows}x{self.block_size}"
         return f"fp8_{self.fmt}{'' if block == '-b256' else block}{'' if self.power_of_two_scale else '-fp16scale'}"
 
     def encode(
@@ -174,10 +173,6 @@ class Fp8Blocks(Format):
         if self.power_of_two_scale:
             return (scale.view(torch.int32) >> 23).to(torch.uint8)
         return scale.to(torch.float16)
-
-
-def _is_size(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _float16_scales(amax: Tensor, limit: float) -> tuple[Tensor, Tensor]:

@@ -63,11 +63,11 @@ def check_sharding(p: Tensor, plan: Plan) -> None:
     """What needs more than this rank's rows cannot be done on a shard."""
     fmt = plan.store.format
     whole = fmt.whole or RULES[plan.rule].looks_at_whole(plan.constants)
-    # Blocks run along the last dimension; tiles (`block_shape`) of several rows along the last two.
+    # Blocks run along the last dimension; tiles of several rows along the last two.
     blocks_cut = fmt.dtype is None and splits(p, last=2 if fmt.block[0] > 1 else 1)
     if is_split(p) and (whole or blocks_cut):
         raise ValueError(
             "a sharded parameter with nvfp4, apollo_e, normalized_rho_tensor, block_scale_exponent, or blocks or tiles "
             "cut by the sharding: these need the whole parameter; replicate it (DDP), or shard along the first "
-            "dimension with an fp8 format whose blocks are rows (block_size, not block_shape)"
+            "dimension with an fp8 format whose blocks are rows (block_rows = 1)"
         )

@@ -31,7 +31,6 @@ def build_optimizer(
     shadow: str = "none",
     shadow_dtype: str | None = None,
     apollo_scope: str = "projections",
-    embedding_decay: bool = True,
     seed: int = 0,
     compile: bool = False,
 ) -> LowPrecisionOptimizer:
@@ -46,7 +45,7 @@ def build_optimizer(
     groups = model_or_groups
     if isinstance(groups, nn.Module):
         weight_format = card_of(masters).name if isinstance(masters, str) else masters
-        groups = parameter_groups(groups, weight_format=weight_format, embedding_decay=embedding_decay)
+        groups = parameter_groups(groups, weight_format=weight_format)
     # A shadow stands beside codes, and only projections are stored as codes.
     groups = [{"shadow": shadow, **group} if group.get("role") == "projection" else group for group in groups]
     options = _keywords(parsed, values) | {

@@ -11,6 +11,7 @@ import math
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic_core import PydanticKnownError
 
 from mpadam.diagnostics.options import Diagnostics
 from mpadam.measure.options import Measure
@@ -89,7 +90,7 @@ class RegimeConfig(Section):
     @classmethod
     def _known_format(cls, masters: str) -> str:
         if masters not in BY_MASTERS:
-            raise ValueError(f"there is no such format: give one of {', '.join(BY_MASTERS)}")
+            raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, BY_MASTERS))})
         return masters
 
     @model_validator(mode="after")

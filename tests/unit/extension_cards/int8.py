@@ -56,4 +56,4 @@ def _of_each(scales: Tensor, shape: torch.Size) -> Tensor:
     return from_blocks(scale_blocks(scales, shape, BLOCK).expand_as(blocks), shape)
 
 
-INT8 = FormatCard("int8", masters="int8", bits=8, build=Int8, block=64, scale_bits=32)
+INT8 = FormatCard("int8", masters="int8", home=f"{__name__}:Int8", bits=8, block=64, scale_bits=32)
