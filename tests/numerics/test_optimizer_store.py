@@ -326,3 +326,24 @@ def test_what_needs_the_whole_tensor_is_refused_on_a_shard(one_rank, options: di
     p = nn.Parameter(distribute_tensor(weight(8, 16), one_rank, [Shard(0)]))
     with pytest.raises(ValueError, match="these need the whole parameter"):
         MPlusAdam([p], **options)
+
+
+# -- what a write hands out -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("weight_format", "bound"), [("fp32", 0.0), ("bf16", 2.0**-8), ("fp8_e5m2", 2.0**-3)])
+@pytest.mark.parametrize("write_back", ["nearest", "stochastic", "kahan"])
+def test_a_write_hands_out_what_rounding_lost(weight_format: str, bound: float, write_back: str) -> None:
+    """The value that was to be stored is the stored one and the error, which an error-feedback write-back passes on."""
+    plan = StorePlan(get_format(weight_format), write_back)
+    w = plan.read(plan.initial(torch.linspace(0.5, 1.0, 64).reshape(4, 16)), torch.Size((4, 16)))
+    stored, delta = plan.initial(w), torch.full((4, 16), 1e-3)
+    bits = torch.full((4, 16), 2**30, dtype=torch.int32) if plan.needs_bits else None
+    written = plan.write(stored, w, delta, bits)
+    error = plan.error(written)
+    assert torch.equal(written.target, w + delta)
+    assert torch.equal(plan.read(written.tensors, w.shape) + error, w + delta)
+    assert (error.abs() <= (2 if plan.needs_bits else 1) * bound * (w + delta)).all()
+    assert error.any() == (bound > 0)
+    if plan.has_carry:
+        assert torch.equal(written.tensors["carry"], error.to(torch.bfloat16))

@@ -11,7 +11,7 @@ from torch import nn
 from mpadam.model.sizes import PAPER_SIZES, PAPER_VOCABULARY, LlamaSize
 from mpadam.numerics.formats import CARDS
 from mpadam.optim.memory import Bytes, bytes_per_parameter
-from mpadam.optim.names import RULES, WRITE_BACKS, optimizer_names
+from mpadam.optim.names import WRITE_BACKS, optimizer_names
 from mpadam.optim.registry import build_optimizer
 
 MATRIX = (128, 512)
@@ -105,7 +105,7 @@ Made by `python -m mpadam.optim.memory_table > docs/memory.md`; a test fails whe
 Bytes per parameter, measured from the live tensors of one {MATRIX[0]} x {MATRIX[1]} projection with a bf16 parameter
 and gradient. *Weight* is what is stored; *compute copy* is the parameter where it is not the weight itself (float32
 masters, FP8 and NVFP4 codes); *states* are moments and Kahan's carry, first in bf16, in the last column with float32
-moments (the carry stays bf16). `{next(iter(RULES))}[-sr]` stands for the name with and without the suffix.
+moments (the carry stays bf16). `adamw[-sr]` is the name with and without the suffix.
 
 M+Adam is AdamW and one state more. Kahan's carry costs 2 bytes: bf16 with a carry takes as much as a float32 master,
 FP8 with a carry more than bf16 without. A row that is not a whole number of blocks long pays a whole scale for its
