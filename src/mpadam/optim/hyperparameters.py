@@ -34,23 +34,12 @@ def hyperparameters_of(name: OptimizerName | str) -> dict[str, Hyperparameter]:
 def check_hyperparameters(name: OptimizerName | str, values: Mapping[str, object]) -> dict[str, float | int | None]:
     """All hyper-parameters of the optimizer: those given, checked, and the defaults of the others.
 
-    `betas: [b1, b2]` may stand for `beta1` and `beta2`. Raises ValueError with key, value and remedy.
+    Raises ValueError with key, value and remedy.
     """
     known = hyperparameters_of(name)
-    given = _without_pair(values)
-    for key in given:
+    for key in values:
         if key not in known:
             close = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {close[0]!r}? " if close else ""
             raise ValueError(f"{name} takes no hyper-parameter {key!r}: {hint}It takes {', '.join(known)}")
-    return {key: h.check(given.get(key, h.default)) for key, h in known.items()}
-
-
-def _without_pair(values: Mapping[str, object]) -> dict[str, object]:
-    given = dict(values)
-    if "betas" not in given:
-        return given
-    pair = given.pop("betas")
-    if not isinstance(pair, (list, tuple)) or len(pair) != 2 or {"beta1", "beta2"} & given.keys():
-        raise ValueError(f"betas = {pair!r}: give a pair such as [0.87, 0.98], or beta1 and beta2, not both")
-    return {**given, "beta1": pair[0], "beta2": pair[1]}
+    return {key: h.check(values.get(key, h.default)) for key, h in known.items()}
