@@ -37,7 +37,7 @@ from mpadam.atomic import write_json, write_text
 from mpadam.llama import PAPER_SIZES, LlamaSize
 from mpadam.measure.gpu import libraries, optimizers, products, rates, runs, waits
 from mpadam.measure.gpu.parts import Case, Row, Setting, page, tried
-from mpadam.optim.names import MASTERS
+from mpadam.numerics.formats import BY_MASTERS
 from mpadam.study.load import load_study
 
 PARTS: dict[str, Callable[[Setting], Iterator[Case]]] = {
@@ -52,7 +52,7 @@ PARTS: dict[str, Callable[[Setting], Iterator[Case]]] = {
 }
 FULL: dict[str, Any] = {
     "device": "cuda", "sizes": PAPER_SIZES, "trained": "60m", "vocabulary": 32_000, "sequence_length": 256, "steps": 30,
-    "batch": 128, "micro_batch": 64, "positions": 65_536, "repeats": 10, "masters": tuple(MASTERS), "compile": True,
+    "batch": 128, "micro_batch": 64, "positions": 65_536, "repeats": 10, "masters": tuple(BY_MASTERS), "compile": True,
     "values": {"lr": 1e-3, "lr_mult": 4e-3},
 }  # fmt: skip
 SMALL: dict[str, Any] = {

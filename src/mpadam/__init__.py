@@ -2,22 +2,22 @@
 
     from mpadam import MPlusAdam, AdamW, Madam, AdditiveTwin
 
-The optimizers load on first use: `import mpadam`, and all that only reads a configuration, needs no torch.
+Every rule card (`mpadam.optim.rules`) gives a class. They load on first use: `import mpadam`, and all that only reads a
+configuration, needs no torch.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from mpadam.optim.optimizer import AdamW, AdditiveTwin, Madam, MPlusAdam
+from mpadam.optim.rules import RULES
 
 __version__ = "0.1.0"
-__all__ = ["AdamW", "AdditiveTwin", "MPlusAdam", "Madam", "__version__"]
+__all__ = ["__version__", *(rule.title for rule in RULES.values())]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("AdamW", "AdditiveTwin", "MPlusAdam", "Madam"):
+    if any(rule.title == name for rule in RULES.values()):
         from mpadam.optim import optimizer
 
         return getattr(optimizer, name)

@@ -22,7 +22,7 @@ import torch  # noqa: E402
 from training_runs import make_data, make_run, metrics_of, summary_of, train  # noqa: E402
 
 from mpadam.numerics import Format, Fp8Blocks, NvFp4, random_bits  # noqa: E402
-from mpadam.numerics.random_bits import bits_of  # noqa: E402
+from mpadam.numerics.bits import bits_of  # noqa: E402
 
 FILE = HERE / "losses.json"
 STORED = HERE / "stored.json"

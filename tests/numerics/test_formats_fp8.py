@@ -157,7 +157,7 @@ def test_blocks_run_along_rows_never_across_and_a_short_last_block_has_its_own_s
 
 
 def test_tiles_of_two_dimensions() -> None:
-    f = Fp8Blocks(block_shape=(4, 16))
+    f = Fp8Blocks(block_size=16, block_rows=4)
     x = gaussian(2, 10, 40)
     encoded = f.encode(x)
     assert encoded.tensors["scales"].shape == (2, 3, 3)
@@ -243,7 +243,7 @@ def test_under_stochastic_rounding_what_nothing_changed_does_not_move(f: Fp8Bloc
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
-    [({"fmt": "e3m4"}, "e4m3"), ({"block_size": 0}, "whole number"), ({"block_shape": (0, 4)}, "whole numbers")],
+    [({"fmt": "e3m4"}, "e4m3"), ({"block_size": 0}, "whole number"), ({"block_rows": 0}, "whole number")],
 )
 def test_wrong_arguments_are_refused(arguments: dict, word: str) -> None:
     with pytest.raises(ValueError, match=word):
@@ -253,4 +253,4 @@ def test_wrong_arguments_are_refused(arguments: dict, word: str) -> None:
 def test_names() -> None:
     assert Fp8Blocks().name == "fp8_e5m2"
     assert Fp8Blocks(fmt="e4m3", block_size=128).name == "fp8_e4m3-b128"
-    assert Fp8Blocks(block_shape=(256, 256), power_of_two_scale=False).name == "fp8_e5m2-256x256-fp16scale"
+    assert Fp8Blocks(block_size=256, block_rows=256, power_of_two_scale=False).name == "fp8_e5m2-256x256-fp16scale"

@@ -10,15 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mpadam.numerics import FORMATS, Encoded, Format, Fp8Blocks, NvFp4, get_format, random_bits
+from mpadam.numerics import Encoded, Format, Fp8Blocks, NvFp4, get_format, random_bits
+from mpadam.numerics.formats import CARDS
 
 OTHERS = [
     Fp8Blocks(fmt="e4m3", block_size=8),
     Fp8Blocks(fmt="e5m2", block_size=8, power_of_two_scale=False),
     Fp8Blocks(fmt="e4m3", block_size=5, power_of_two_scale=False),
-    Fp8Blocks(fmt="e5m2", block_shape=(2, 3)),
-    Fp8Blocks(fmt="e4m3", block_shape=(3, 4), power_of_two_scale=False),
+    Fp8Blocks(fmt="e5m2", block_size=3, block_rows=2),
+    Fp8Blocks(fmt="e4m3", block_size=4, block_rows=3, power_of_two_scale=False),
 ]
+FORMATS = {name: get_format(name) for name in CARDS}
 every_format = pytest.mark.parametrize("f", [*FORMATS.values(), *OTHERS], ids=lambda f: f.name)
 quick = settings(max_examples=40, deadline=None)
 

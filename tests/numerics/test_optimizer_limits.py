@@ -9,14 +9,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stores import write
 from torch import Tensor
 
 from mpadam import AdamW, Madam, MPlusAdam
-from mpadam.numerics import FORMATS, get_format
+from mpadam.numerics.formats import CARDS, get_format
 from mpadam.optim.apollo import projection_matrix
+from mpadam.optim.card import Constants, Rates, Step
 from mpadam.optim.optimizer import AdditiveTwin
-from mpadam.optim.rules import RULES, Constants, Rates, Step, state_shapes
+from mpadam.optim.rules import RULES
 from mpadam.optim.store import StorePlan, WeightStore
+from mpadam.optim.update import Plan
 
 FORMS = ("normalized_rho", "normalized_rho_tensor", "relative", "unnormalized_rho")
 FULL_FORMS = FORMS[:3]
@@ -29,11 +32,15 @@ def rates(t: int, *, lr: float = 1e-4, lr_mult: float = 4e-3, decay: float = 0.0
     return Rates(lr / (1 - c.beta1**t), lr_mult, decay, 1 - c.beta2**t)
 
 
+def states(rule: str, w: Tensor, c: Constants) -> dict[str, torch.Size]:
+    return Plan(rule, c, StorePlan(get_format("fp32"))).state_shapes(w.shape)
+
+
 def take(rule: str, w: Tensor, grads: list[Tensor], c: Constants, **options: float) -> Step:
     """The last of several steps at a weight that stays where it is, from zero states."""
-    state = {name: torch.zeros(shape) for name, shape in state_shapes(rule, w.shape, c).items()}
+    state = {name: torch.zeros(shape) for name, shape in states(rule, w, c).items()}
     for t, g in enumerate(grads, start=1):
-        step, state = RULES[rule](w, g, state, c, rates(t, c=c, **options), projection=None)
+        step, state = RULES[rule].step(w, g, state, c, rates(t, c=c, **options), projection=None)
     return step
 
 
@@ -151,7 +158,7 @@ def test_the_twin_differs_once_the_weight_has_shrunk() -> None:
     for rule in ("m-plus-adam", "additive-twin"):
         s = dict(state)
         for t, w in enumerate([0.8] * 200 + [0.2], start=1):
-            step, s = RULES[rule](torch.tensor([w]), torch.ones(1), s, c, rates(t, c=c), projection=None)
+            step, s = RULES[rule].step(torch.tensor([w]), torch.ones(1), s, c, rates(t, c=c), projection=None)
         steps[rule] = step.multiplicative.item()
     assert steps["additive-twin"] / steps["m-plus-adam"] == pytest.approx(4.0, rel=0.02)
 
@@ -163,9 +170,9 @@ def apollo_step(w: Tensor, grads: list[Tensor], form: str = "normalized_rho") ->
     """The last of several steps of the multiplicative branch at a weight that stays, rank 4."""
     c = Constants(second_moment="apollo_e", apollo_rank=4, multiplicative_form=form, max_relative_step=None)
     p = projection_matrix(w.shape, 4, seed=0, tensor_id=0, refresh=0, device=w.device)
-    state = {name: torch.zeros(shape) for name, shape in state_shapes("madam", w.shape, c).items()}
+    state = {name: torch.zeros(shape) for name, shape in states("madam", w, c).items()}
     for t, g in enumerate(grads, start=1):
-        step, state = RULES["madam"](w, g, state, c, rates(t, c=c), projection=p)
+        step, state = RULES["madam"].step(w, g, state, c, rates(t, c=c), projection=p)
     return step
 
 
@@ -238,7 +245,7 @@ def written(weight_format: str, write_back: str, w: Tensor, delta: Tensor, draws
     for t in range(1, draws + 1):
         store = WeightStore(StorePlan(get_format(weight_format), write_back), w.clone(), {})
         store.initialise(w)
-        store.write(store.read(), delta, t)
+        write(store, store.read(), delta, t)
         results.append(store.read())
     return torch.stack(results)
 
@@ -265,7 +272,7 @@ def test_stochastic_rounding_has_the_right_mean_and_nearest_has_not(weight_forma
 @pure
 @given(
     deltas=st.lists(st.floats(-(2.0**-9), 2.0**-9, width=32), min_size=1, max_size=30),
-    weight_format=st.sampled_from([name for name in FORMATS if name != "fp32"]),
+    weight_format=st.sampled_from([name for name in CARDS if name != "fp32"]),
 )
 def test_kahan_keeps_the_sum(deltas: list[float], weight_format: str) -> None:
     """Stored weight and carry together are the start and all steps, whatever was rounded away on the way."""
@@ -277,7 +284,7 @@ def test_kahan_keeps_the_sum(deltas: list[float], weight_format: str) -> None:
     exact = (store.read() + store.state["carry"]).double()
     for t, delta in enumerate(deltas, start=1):
         step = torch.full_like(w, delta)
-        store.write(store.read(), step, t)
+        write(store, store.read(), step, t)
         exact += step.double()
     total = store.read().double() + store.state["carry"].double()
     np.testing.assert_allclose(total.numpy(), exact.numpy(), rtol=0, atol=len(deltas) * 2.0**-23)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
+from stores import write
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
 
@@ -171,7 +172,7 @@ def test_a_refreshed_shadow_rounds_twice() -> None:
     ends = {}
     for shadow, dtype in (("none", None), ("refreshed", "fp32"), ("refreshed", "bf16")):
         store = shadowed(shadow, dtype)
-        store.write(store.read(), step, 1)
+        write(store, store.read(), step, 1)
         assert "shadow" not in store.state  # it does not outlive the step
         ends[shadow, dtype] = store.read()
     assert torch.equal(ends["none", None], ends["refreshed", "fp32"])
@@ -251,7 +252,7 @@ def test_a_sticky_tensor_scale_is_kept_until_it_no_longer_fits(write_back: str) 
         if t == 1:
             store.initialise(target)
         else:
-            store.write(target, torch.zeros(()), t)
+            write(store, target, torch.zeros(()), t)
         scales.append(store.tensors["weight.tensor_scale"].item())
     assert scales == [2.0**-11, 2.0**-11, 2.0**-13]
 
@@ -283,7 +284,7 @@ def test_shards_round_as_the_whole_tensor_does(weight_format: str) -> None:
             StorePlan(get_format(weight_format), "stochastic"), part, {}, seed=4, tensor_id=2, position=position
         )
         store.initialise()
-        store.write(store.read(), delta[rows, columns], 5)
+        write(store, store.read(), delta[rows, columns], 5)
         return store.read()
 
     full = written(slice(0, 8), slice(0, 32))
@@ -325,3 +326,24 @@ def test_what_needs_the_whole_tensor_is_refused_on_a_shard(one_rank, options: di
     p = nn.Parameter(distribute_tensor(weight(8, 16), one_rank, [Shard(0)]))
     with pytest.raises(ValueError, match="these need the whole parameter"):
         MPlusAdam([p], **options)
+
+
+# -- what a write hands out -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("weight_format", "bound"), [("fp32", 0.0), ("bf16", 2.0**-8), ("fp8_e5m2", 2.0**-3)])
+@pytest.mark.parametrize("write_back", ["nearest", "stochastic", "kahan"])
+def test_a_write_hands_out_what_rounding_lost(weight_format: str, bound: float, write_back: str) -> None:
+    """The value that was to be stored is the stored one and the error, which an error-feedback write-back passes on."""
+    plan = StorePlan(get_format(weight_format), write_back)
+    w = plan.read(plan.initial(torch.linspace(0.5, 1.0, 64).reshape(4, 16)), torch.Size((4, 16)))
+    stored, delta = plan.initial(w), torch.full((4, 16), 1e-3)
+    bits = torch.full((4, 16), 2**30, dtype=torch.int32) if plan.needs_bits else None
+    written = plan.write(stored, w, delta, bits)
+    error = plan.error(written)
+    assert torch.equal(written.target, w + delta)
+    assert torch.equal(plan.read(written.tensors, w.shape) + error, w + delta)
+    assert (error.abs() <= (2 if plan.needs_bits else 1) * bound * (w + delta)).all()
+    assert error.any() == (bound > 0)
+    if plan.has_carry:
+        assert torch.equal(written.tensors["carry"], error.to(torch.bfloat16))

@@ -17,7 +17,6 @@ from torch.optim import lr_scheduler as schedulers
 from mpadam import AdamW, Madam, MPlusAdam
 from mpadam.optim.base import LowPrecisionOptimizer
 from mpadam.optim.registry import build_optimizer
-from mpadam.probes.preview import preview
 
 CASES = [
     ("m-plus-adam-apollo-e", "bf16"),
@@ -101,7 +100,7 @@ def trained(name: str, weight_format: str, surroundings: Callable[[], AbstractCo
     for t in range(1, 4):
         give_gradient(p, t)
         with surroundings():
-            seen = preview(optimizer, p, optimizer.param_groups[0]).step.delta
+            seen = optimizer.preview(p).update.step.delta
             optimizer.step()
             assert torch.is_autocast_enabled("cpu") == (surroundings is SURROUNDINGS["autocast"])
     return everything(p, optimizer) | {"delta": seen.expand_as(p).clone()}
@@ -313,8 +312,8 @@ def test_n5_what_moves_compiles_once_and_counts() -> None:
 @pytest.mark.parametrize("which", MOVED)
 def test_n5_a_form_and_its_numbers_are_the_constants(which: str) -> None:
     """What a compiled graph takes as tensors is all that an option may move."""
+    from mpadam.optim.compiled import scalar_tensor
     from mpadam.optim.options import constants
-    from mpadam.optim.rules import scalar_tensor
 
     optimizer = MPlusAdam([nn.Parameter(torch.ones(4, 6))], block_scale_exponent=0.5)
     forms = set()

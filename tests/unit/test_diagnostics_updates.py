@@ -17,12 +17,12 @@ from mpadam.diagnostics.capabilities.edges import Edges, find_edges
 from mpadam.diagnostics.capabilities.measure import Capability, measure
 from mpadam.diagnostics.capabilities.produce import produce as produce_capabilities
 from mpadam.diagnostics.capabilities.table import table1, write_back_table
-from mpadam.diagnostics.scene import block_width, reference_step, scene, typical
+from mpadam.diagnostics.scene import reference_step, scene, typical
 from mpadam.diagnostics.survival_grid.figure import figure1
 from mpadam.diagnostics.survival_grid.measure import PARTS, Survival
 from mpadam.diagnostics.survival_grid.measure import measure as measure_survival
 from mpadam.diagnostics.survival_grid.produce import produce as produce_survival
-from mpadam.numerics.formats import FORMATS, get_format
+from mpadam.numerics.formats import CARDS, get_format
 from mpadam.study.diagnostics import Capabilities, SurvivalGrid
 
 OPTIONS = Capabilities(limit=60)
@@ -45,11 +45,11 @@ def test_a_typical_block_has_the_quantiles_of_the_normal_distribution():
     assert abs(block.mean()) < 0.003
 
 
-@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("fmt", CARDS)
 def test_a_scene_holds_its_probes_in_blocks_of_their_own(fmt):
     values = torch.tensor([0.0, 0.01, -0.03])
     placed = scene(values, get_format(fmt), deviation=0.02, copies=5)
-    width = block_width(get_format(fmt))
+    width = get_format(fmt).block[1]
     assert torch.equal(placed.at_probes(placed.weights), values[:, None].expand(3, 5))
     assert placed.places.unique().numel() == 15
     owners = placed.places // width

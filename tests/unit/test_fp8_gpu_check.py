@@ -18,7 +18,7 @@ from mpadam.llama import PAPER_SIZES
 from mpadam.measure.gpu import libraries, optimizers, products, rates, runs, waits
 from mpadam.measure.gpu.parts import Case, FailedError, KilledError, NotHereError, Row, Setting, apart, page, tried
 from mpadam.model.fp8.products import PRODUCTS, Product
-from mpadam.optim.names import MASTERS
+from mpadam.numerics.formats import BY_MASTERS
 from mpadam.plan.assumptions import HEAD_ROOM
 from mpadam.study.load import load_study
 from tests.unit.transformer_engine_stand_in import Record, stand_ins
@@ -59,7 +59,7 @@ def test_a_small_run_tries_all_that_needs_no_gpu(gpu_check: ModuleType, small_ru
     assert tried["casts"] == ["casts to e4m3", "casts to e5m2", "saved state, native"]
     assert len(tried["products"]) == 6
     assert tried["bits"] == ["bf16", "native FP8"]
-    assert tried["regimes"] == [f"{masters}-{compute}" for masters in MASTERS for compute in ("bf16", "fp8")]
+    assert tried["regimes"] == [f"{masters}-{compute}" for masters in BY_MASTERS for compute in ("bf16", "fp8")]
     assert tried["plan"] == tried["waits"] == []
     assert set(absent(parts["bits"])) == {"Transformer Engine", "FlashAttention", "Liger"}
     resumed = parts["bits"][0]["values"]
@@ -81,7 +81,7 @@ def test_nothing_tried_is_no_success(gpu_check: ModuleType, tmp_path: Path) -> N
 
 def test_all_shapes_of_the_paper_are_in_the_full_run(gpu_check: ModuleType, small: Setting) -> None:
     assert gpu_check.FULL["sizes"] == PAPER_SIZES
-    assert gpu_check.FULL["masters"] == tuple(MASTERS)
+    assert gpu_check.FULL["masters"] == tuple(BY_MASTERS)
     found = [(size, shape) for size, _, shape in products.shapes(replace(small, sizes=PAPER_SIZES))]
     assert len(found) == 12
     assert found[-3:] == [("1b", (2048, 2048)), ("1b", (2048, 5461)), ("1b", (5461, 2048))]

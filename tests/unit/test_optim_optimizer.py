@@ -14,7 +14,6 @@ from torch.optim.lr_scheduler import LambdaLR
 from mpadam import AdamW, Madam, MPlusAdam
 from mpadam.optim.optimizer import AdditiveTwin
 from mpadam.optim.schedules import factor
-from mpadam.optim.update import Observation
 
 
 def parameter(*shape: int, dtype: torch.dtype = torch.float32) -> nn.Parameter:
@@ -262,17 +261,13 @@ def test_views_that_are_not_contiguous_train_like_contiguous_ones() -> None:
 
 
 @pytest.mark.parametrize("build", [AdamW, Madam, MPlusAdam, AdditiveTwin])
-def test_an_observer_sees_what_each_update_did(build: type) -> None:
+def test_a_preview_is_what_the_next_update_does(build: type) -> None:
     p = parameter(4, 8, dtype=torch.bfloat16)
     optimizer = build([p])
-    seen: list[Observation] = []
-    optimizer.observer = lambda parameter, observation: seen.append(observation)
-    weights = [p.detach().float().clone()]
-    for _ in range(3):
-        train(optimizer, p, steps=1)
-        weights.append(p.detach().float().clone())
-    assert [o.t for o in seen] == [1, 2, 3]
-    for o, before, after in zip(seen, weights, weights[1:], strict=False):
-        assert torch.equal(o.before, before)
-        assert torch.equal(o.after, after)
-        assert torch.equal((o.before + o.step.delta).to(torch.bfloat16).float(), after)
+    for t in range(3):
+        p.grad = torch.full_like(p, 0.5 + t)
+        before, seen = p.detach().float().clone(), optimizer.preview(p)
+        optimizer.step()
+        assert torch.equal(seen.update.before, before)
+        assert torch.equal(seen.plan.store.read(seen.update.stored, p.shape), p.float())
+        assert torch.equal((before + seen.update.step.delta).to(torch.bfloat16), p)

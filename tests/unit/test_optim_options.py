@@ -126,8 +126,8 @@ def test_bad_options_say_what_to_give(options: dict, message: str) -> None:
     [
         ({"block_size": 2.5}, "block_size=2.5"),
         ({"block_size": 0}, "block_size=0"),
-        ({"block_shape": (4,)}, r"block_shape=\(4,\): give \(rows, columns\)"),
-        ({"block_shape": (4, 0.5)}, "block_shape="),
+        ({"block_rows": 0}, r"block_rows=0: give a whole number from 1"),
+        ({"block_rows": 0.5}, "block_rows="),
     ],
 )
 def test_blocks_are_whole(options: dict, message: str) -> None:

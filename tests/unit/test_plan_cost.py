@@ -8,6 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mpadam.model.build import build_model
 from mpadam.model.loss import loss_sum
+from mpadam.numerics.formats import BY_MASTERS
 from mpadam.optim.memory import bytes_per_parameter
 from mpadam.optim.names import parse_optimizer_name
 from mpadam.optim.registry import build_optimizer
@@ -19,9 +20,7 @@ from mpadam.plan.assumptions import (
     GROWTH_PER_ATTEMPT,
     HEAD_ROOM,
     HEAD_SHARE,
-    OPTIMIZER_EFFICIENCY,
     SIZE_CLASSES,
-    STORED_BYTES,
     Gpu,
 )
 from mpadam.plan.cost import (
@@ -122,7 +121,7 @@ ONE_LAYER = {**SMALL, "layers": 1}
 
 @pytest.mark.parametrize(
     ("name", "masters"),
-    [*((rule, "bf16") for rule in RULES), *(("m-plus-adam", m) for m in STORED_BYTES), ("adamw-kahan", "bf16"),
+    [*((rule, "bf16") for rule in RULES), *(("m-plus-adam", m) for m in BY_MASTERS), ("adamw-kahan", "bf16"),
      ("adamw-kahan", "fp8"), ("adamw-kahan", "nvfp4"), ("m-plus-adam-sr", "bf16")],
 )  # fmt: skip
 def test_bytes_are_those_that_the_optimizer_keeps(name: str, masters: str) -> None:
@@ -209,7 +208,7 @@ def test_the_optimizer_step_is_bound_by_the_bytes_it_moves() -> None:
     gpu = Gpu("x", {"bf16": 1e30, "fp8": 1e30}, bandwidth=1e12, memory=1e11)
     seconds = gpu_step_seconds(full, BF16, ADAMW, TrainingConfig(), gpu=gpu, gpus=1)
     passes = 131_072 * pass_seconds(full, None, gpu, compiled=True)
-    assert seconds - passes == pytest.approx(16 * 58_073_600 / (1e12 * OPTIMIZER_EFFICIENCY["bf16"]))
+    assert seconds - passes == pytest.approx(16 * 58_073_600 / (1e12 * BY_MASTERS["bf16"].bandwidth))
 
 
 @pytest.mark.parametrize(("backend", "gain"), [("native", 1 / 3), ("transformer_engine", 1 / 3), ("emulated", 0)])

@@ -17,14 +17,11 @@ from training_ranks import run_ranks
 
 from mpadam import AdamW, AdditiveTwin, Madam, MPlusAdam
 from mpadam.numerics import Fp8Blocks, NvFp4, round_bf16
-from mpadam.optim.rules import Step
-from mpadam.optim.store import read_weight
+from mpadam.optim.card import Step
 from mpadam.probes.flushed import flushed_by_next_step
-from mpadam.probes.preview import preview
 from mpadam.probes.staleness import count_staleness
 from mpadam.probes.survey import role_of, survey
 from mpadam.probes.survival import BINS, bin_of, count_survival, survival_record
-from mpadam.probes.written import write_of_nothing, writer
 
 SHAPE = (5, 40)
 RULES = {
@@ -57,7 +54,13 @@ def optimizer_of(rule, weight, **options):
 
 
 def look(optimizer, p):
-    return preview(optimizer, p, optimizer.param_groups[0])
+    return optimizer.preview(p)
+
+
+def writer(look):
+    """part of a step -> the stored weight that it alone would leave"""
+    x, update = look.operands, look.update
+    return look.plan.store.part_writer(x.stored, update.stored, update.before, x.bits())
 
 
 def one_update(rule, weight, gradient, **options):
@@ -69,7 +72,7 @@ def one_update(rule, weight, gradient, **options):
 
 def of_branch(update, branch):
     """bin -> (intended, survived) of a branch."""
-    record = survival_record(count_survival(update), update.rule)
+    record = survival_record(count_survival(update), update.plan.rule)
     return dict(zip(record["bins"], zip(*record[branch].values(), strict=True), strict=True))
 
 
@@ -83,7 +86,7 @@ def test_a_preview_is_the_update_that_follows_and_changes_nothing(rule):
         for t in range(3):
             p.grad = normal(10 + t).bfloat16()
             before = copy.deepcopy(optimizer.state_dict()), p.detach().clone(), torch.get_rng_state()
-            update = look(optimizer, p)
+            update = look(optimizer, p).update
             survey_of(optimizer, p)
             assert_equal((optimizer.state_dict(), p.detach(), torch.get_rng_state()), before)
             optimizer.step()
@@ -178,8 +181,8 @@ def test_the_whole_step_on_its_own_scales_is_what_the_store_writes(fmt, options)
         optimizer.step()  # so that there is a carry
         p.grad = normal(30 + seed).bfloat16()
         update = look(optimizer, p)
-        stored = read_weight(update.store, update.stored, p.shape)
-        assert torch.equal(writer(update)(update.step.delta), stored)
+        stored = update.plan.store.read(update.update.stored, p.shape)
+        assert torch.equal(writer(update)(update.update.step.delta), stored)
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -251,7 +254,7 @@ def test_fp8_blocks_by_hand(scale):
     update = one_update((AdamW, {"lr": 1e-3}), weights, [1.0] * 4, weight_format="fp8_e5m2")
     for step, survives in ((0.1, [False, False, False, False]), (0.2, [True, True, True, False])):
         write = writer(update)
-        moved = write(torch.full((4,), step * scale)) != write_of_nothing(update, write)
+        moved = write(torch.full((4,), step * scale)) != write(torch.zeros(()))
         assert moved.tolist() == survives
 
 
@@ -261,15 +264,16 @@ def test_a_weight_that_only_its_scale_moves_has_not_survived():
     optimizer, p = optimizer_of((AdamW, {"lr": 1e-9}), normal(4, (2, 16)), weight_format="nvfp4")
     p.grad = torch.ones(2, 16).bfloat16()
     update = look(optimizer, p)
-    w = update.before
+    w = update.update.before
     largest = w.abs() == w.abs().max()
     push = torch.where(largest, 0.3 * w, 0.0)
     tiny = torch.full_like(w, 1e-9)
     stored = NvFp4().encode(w + push + tiny)
     decoded = NvFp4().decode(stored)
-    joint = update._replace(
+    whole = update.update._replace(
         step=Step(tiny, w.new_zeros(()), push), stored={f"weight.{k}": t for k, t in stored.tensors.items()}
     )
+    joint = update._replace(update=whole)
     assert (decoded != w).sum() > 20
     counts = survival_record(count_survival(joint), "adamw")["additive"]
     assert (sum(counts["intended"]), sum(counts["survived"])) == (32, 0)
@@ -279,8 +283,8 @@ def test_stochastic_rounding_takes_the_random_bits_of_that_update():
     optimizer, p = optimizer_of((AdamW, {"lr": 1e-3}), torch.ones(4000), write_back="stochastic", seed=11)
     p.grad = torch.ones(4000).bfloat16()
     update = look(optimizer, p)
-    bits = optimizer.store_of(p).bits(1)
-    moved = round_bf16(torch.ones(4000) + update.step.additive, "stochastic", bits) != 1.0
+    bits = update.operands.bits()
+    moved = round_bf16(torch.ones(4000) + update.update.step.additive, "stochastic", bits) != 1.0
     assert of_branch(update, "additive")[0] == (4000, int(moved.sum()))
     assert 0.2 < moved.float().mean() < 0.3  # 0.001 is a quarter of the 2**-8 below 1
 
@@ -303,21 +307,20 @@ def test_the_carry_of_kahan_lets_small_steps_through():
 
 @pytest.mark.parametrize("rule", RULES)
 def test_descent_against_numpy(rule):
-    """From the optimizer's own observer of the same update, in float64."""
+    """From the optimizer's own preview of the same update, in float64."""
     optimizer, p = optimizer_of(rule, normal(1, scale=0.1))
-    seen = []
-    optimizer.observer = lambda _, observation: seen.append(observation)
     for t in range(2):
         p.grad = normal(5 + t).bfloat16()
+        seen = look(optimizer, p)
         found = survey_of(optimizer, p)["descent"]["all"]
         optimizer.step()
-    w, g = (x.double().numpy().ravel() for x in (seen[-1].before, seen[-1].grad))
+    w, g = (x.double().numpy().ravel() for x in (seen.update.before, seen.operands.grad))
     expected = {}
     if rule != "madam":
-        expected["additive"] = measures(g, seen[-1].step.additive.double().numpy().ravel())
+        expected["additive"] = measures(g, seen.update.step.additive.double().numpy().ravel())
     if rule != "adamw":
         g_e = math.log(2) * w * g
-        ratio = seen[-1].step.multiplicative.double().numpy().ravel() / w
+        ratio = seen.update.step.multiplicative.double().numpy().ravel() / w
         expected |= {"ln": measures(g_e, np.log(1 + ratio)), "log2": measures(g_e, np.log2(1 + ratio))}
     assert found.pop("undefined", 0) == 0
     assert found == {key: pytest.approx(value, rel=1e-4) for key, value in expected.items()}

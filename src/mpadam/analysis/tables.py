@@ -17,7 +17,7 @@ from mpadam.analysis.collect import STATUSES, Collected
 from mpadam.analysis.statistics import Estimate, estimate, relative_gains
 from mpadam.analysis.style import OPTIMIZERS, optimizer_styles, regime_styles
 from mpadam.analysis.tunings import Tuning
-from mpadam.optim.hyperparameters import ALL, check_hyperparameters, hyperparameters_of
+from mpadam.optim.hyperparameters import all_hyperparameters, check_hyperparameters, hyperparameters_of
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import TuningKey
 
@@ -226,7 +226,9 @@ def hyperparameters(collected: Collected) -> Table:
 def _decided(collected: Collected) -> list[str]:
     """Hyper-parameters that the study gives or searches for any of its optimizers."""
     entries = [collected.config.optimizers[tuning.key.optimizer] for tuning in collected.tunings]
-    return [name for name in ALL if any(name in entry.values or name in entry.search for entry in entries)]
+    return [
+        name for name in all_hyperparameters() if any(name in entry.values or name in entry.search for entry in entries)
+    ]
 
 
 def _trials_text(tuning: Tuning) -> str:

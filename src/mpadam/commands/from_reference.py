@@ -68,10 +68,9 @@ def _write_run(content: Mapping[str, Any], *, data: Path, run_dir: Path, process
 
 def _write_study(content: Mapping[str, Any], out: Path | None) -> None:
     from mpadam.atomic import write_text
-    from mpadam.reference.study import study_of
-    from mpadam.study.load import to_yaml
+    from mpadam.study.load import parse_study, to_yaml
 
-    study_of(content)
+    parse_study(content)
     text = to_yaml(content)
     if out is None:
         print(text, end="")

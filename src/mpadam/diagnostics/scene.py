@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mpadam.numerics.base import Format
-from mpadam.numerics.fp8 import Fp8Blocks
-from mpadam.numerics.nvfp4 import NvFp4
-from mpadam.optim.base import rates_at
-from mpadam.optim.hyperparameters import check_hyperparameters
+from mpadam.optim.card import Step
 from mpadam.optim.names import parse_optimizer_name
-from mpadam.optim.rules import RULES, Constants, Step, state_shapes
+from mpadam.optim.registry import build_optimizer
+from mpadam.optim.rules import RULES
 from mpadam.study.diagnostics import Reference
 
 COPIES_SHARE = 64  # of that many weights of a block one may be a copy: the rest keeps it typical
@@ -50,7 +48,7 @@ def scene(values: Tensor, fmt: Format, *, deviation: float, copies: int = 1, typ
     where it is, so that no probe moves the tensor scale of NVFP4. typical_rms: rows of small weights make the root mean
     square of the tensor `deviation`, for a form that divides by it.
     """
-    width = block_width(fmt)
+    width = fmt.block[1]
     together = 1 if copies == 1 else max(1, width // COPIES_SHARE)
     rows_each = -(-copies // together)
     neighbours = typical(width, deviation)
@@ -65,13 +63,6 @@ def scene(values: Tensor, fmt: Format, *, deviation: float, copies: int = 1, typ
     first = torch.arange(len(values) * rows_each).view(len(values), rows_each, 1) * width
     places = (first + torch.arange(together)).flatten(1)[:, :copies]
     return Scene(weights, places)
-
-
-def block_width(fmt: Format) -> int:
-    """Weights along a row that share a scale; 1 where there is none."""
-    if isinstance(fmt, Fp8Blocks):
-        return fmt.block[1]
-    return 16 if isinstance(fmt, NvFp4) else 1
 
 
 def typical(width: int, deviation: float) -> Tensor:
@@ -91,9 +82,9 @@ def filler(weights: Tensor, deviation: float) -> Tensor:
 
 def reference_rates(name: str, options: Reference) -> dict[str, float]:
     """The rates of an optimizer in the reference run, its decay switched off."""
-    rule = parse_optimizer_name(name).rule
-    if rule in ("adamw", "madam"):
-        return {"lr": options.lr_adamw if rule == "adamw" else options.lr_mult, "weight_decay": 0.0}
+    branches = RULES[parse_optimizer_name(name).rule].branches
+    if len(branches) == 1:
+        return {"lr": options.lr_adamw if branches == ("additive",) else options.lr_mult, "weight_decay": 0.0}
     return {"lr": options.lr, "lr_mult": options.lr_mult, "weight_decay": 0.0, "weight_decay_mult": 0.0}
 
 
@@ -104,12 +95,8 @@ def reference_step(name: str, weights: Tensor, gradient: Tensor, options: Refere
     The tensor that the rule sees has the root mean square `options.deviation`.
     """
     parsed = parse_optimizer_name(name)
-    values = check_hyperparameters(parsed, reference_rates(name, options)) | {"rule": parsed.rule}
-    given = {key: values[key] for key in ("beta1", "beta2", "eps", "tau", "max_relative_step") if key in values}
-    form = {} if parsed.form is None else {"multiplicative_form": parsed.form}
-    constants = Constants(**given, **form)  # type: ignore[arg-type]
     rest = filler(weights[:, None], options.deviation)[:, 0] if parsed.form == "normalized_rho_tensor" else weights[:0]
-    w, g = torch.cat((weights, rest)), torch.cat((gradient, torch.zeros_like(rest)))
-    state = {key: torch.zeros(shape) for key, shape in state_shapes(parsed.rule, w.shape, constants).items()}
-    step, _ = RULES[parsed.rule](w, g, state, constants, rates_at(values, 1), projection=None)
-    return Step(*(part.expand_as(w)[: len(weights)] for part in step))
+    p = nn.Parameter(torch.cat((weights, rest)))
+    optimizer = build_optimizer([{"params": [p]}], parsed, reference_rates(name, options), masters="fp32")
+    p.grad = torch.cat((gradient, torch.zeros_like(rest)))
+    return Step(*(part.expand_as(p)[: len(weights)] for part in optimizer.preview(p).update.step))

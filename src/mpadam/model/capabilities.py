@@ -25,8 +25,7 @@ import torch
 
 from mpadam.machine import cpu_name, gpu, installed, native_bf16_products
 from mpadam.model.fp8.transformer_engine import import_problem
-from mpadam.numerics import get_format
-from mpadam.optim.names import MASTERS
+from mpadam.numerics.formats import BY_MASTERS
 from mpadam.study.fp8_backend import check_backend, resolve_backend
 
 PACKAGES = MappingProxyType(
@@ -121,14 +120,14 @@ def regime_support(machine: Machine) -> list[Support]:
     """Every regime on the CPU, and on the GPU (the weakest, where there are several)."""
     return [
         _support(machine, masters, compute, device)
-        for masters in MASTERS
+        for masters in BY_MASTERS
         for compute in COMPUTE
         for device in ("cpu", "cuda")
     ]
 
 
 def _support(machine: Machine, masters: str, compute: str, device: str) -> Support:
-    fmt = get_format(MASTERS[masters])
+    fmt = BY_MASTERS[masters].build()
     products, backend = _products(machine, compute, device)
     return Support(
         regime=f"{masters}-{compute}",

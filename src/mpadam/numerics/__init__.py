@@ -1,26 +1,28 @@
-"""Number formats and rounding: see `base` (the contract), `rounding`, `random_bits`, `grids`, `fp8`, `nvfp4`."""
+"""Number formats and rounding: see `base` (the contract), `formats` (one card each), `plain`, `fp8`, `nvfp4` (their
+arithmetic), `grids`, `blocks`, `rounding`, `bits`.
 
-from mpadam.numerics.base import Encoded, Format, Rounding
-from mpadam.numerics.formats import FORMATS, Bf16, Fp32, get_format
-from mpadam.numerics.fp8 import Fp8Blocks
-from mpadam.numerics.grids import decode_table, saturating_cast, spacing
-from mpadam.numerics.nvfp4 import NvFp4
-from mpadam.numerics.random_bits import random_bits
-from mpadam.numerics.rounding import round_bf16
+The names below load on first use, so that cards can be read without torch.
+"""
 
-__all__ = [
-    "FORMATS",
-    "Bf16",
-    "Encoded",
-    "Format",
-    "Fp8Blocks",
-    "Fp32",
-    "NvFp4",
-    "Rounding",
-    "decode_table",
-    "get_format",
-    "random_bits",
-    "round_bf16",
-    "saturating_cast",
-    "spacing",
-]
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOME = {
+    **dict.fromkeys(("Encoded", "Format", "Rounding"), "base"),
+    **dict.fromkeys(("decode_table", "saturating_cast", "spacing"), "grids"),
+    **dict.fromkeys(("Bf16", "Fp32"), "plain"),
+    "Fp8Blocks": "fp8",
+    "NvFp4": "nvfp4",
+    "get_format": "formats",
+    "random_bits": "bits",
+    "round_bf16": "rounding",
+}
+__all__ = list(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -28,11 +28,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from mpadam.numerics.base import Encoded, Rounding
+from mpadam.numerics.base import Encoded, Format, Rounding, RoundingOn
 from mpadam.numerics.blocks import (
     MIN_SCALE_EXPONENT,
     computed_once,
@@ -53,6 +54,7 @@ from mpadam.numerics.grids import (
     continued,
     get_grid,
     reciprocal_of_power_of_two,
+    round_on_scale,
     round_to_grid,
     saturating_cast,
     step,
@@ -63,39 +65,34 @@ _FP16_MIN = 2.0**-24
 
 
 @dataclass(frozen=True)
-class Fp8Blocks:
-    """FP8 with a scale for each block of `block_size` along the last dimension, or each tile of `block_shape`.
+class Fp8Blocks(Format):
+    """FP8 with a scale for each tile of `block_rows` x `block_size` of the last two dimensions.
 
     fmt: "e5m2" (the reference command) or "e4m3".
     power_of_two_scale: True stores 1-byte exponents, False float16 scales.
-    block_shape: (rows, columns) of a tile of the last two dimensions, e.g. (256, 256), instead of `block_size`.
+    block_rows: 1 for blocks along rows, more for tiles.
     """
 
     fmt: str = "e5m2"
     block_size: int = 256
     power_of_two_scale: bool = True
-    block_shape: tuple[int, int] | None = None
+    block_rows: int = 1
 
     def __post_init__(self) -> None:
         get_grid(self.fmt, ("e4m3", "e5m2"))
-        if not _is_size(self.block_size):
-            raise ValueError(f"block_size={self.block_size!r}: give a whole number from 1, such as 256")
-        shape = self.block_shape
-        if shape is not None and not (isinstance(shape, tuple) and len(shape) == 2 and all(map(_is_size, shape))):
-            raise ValueError(f"block_shape={shape!r}: give (rows, columns), whole numbers from 1, such as (256, 256)")
+        for key in ("block_size", "block_rows"):
+            value = getattr(self, key)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{key}={value!r}: give a whole number from 1, such as 256")
 
     @property
     def block(self) -> tuple[int, int]:
-        return self.block_shape or (1, self.block_size)
-
-    @property
-    def dtype(self) -> None:
-        return None
+        return self.block_rows, self.block_size
 
     @property
     def name(self) -> str:
         """`fp8_e5m2`, and what is not the default."""
-        block = f"-{self.block[0]}x{self.block[1]}" if self.block_shape else f"-b{self.block_size}"
+        block = f"-b{self.block_size}" if self.block_rows == 1 else f"-{self.block_rows}x{self.block_size}"
         return f"fp8_{self.fmt}{'' if block == '-b256' else block}{'' if self.power_of_two_scale else '-fp16scale'}"
 
     def encode(
@@ -122,7 +119,7 @@ class Fp8Blocks:
             codes = from_blocks(codes, x.shape)
         return Encoded({"codes": codes, "scales": scales}, x.shape)
 
-    def decode(self, encoded: Encoded, dtype: torch.dtype = torch.float32) -> Tensor:
+    def decode(self, encoded: Encoded, dtype: torch.dtype | None = None) -> Tensor:
         """codes * scale; exact in float32, and in bf16 where the scales are powers of two."""
         grid, scale = get_grid(self.fmt), self._scale_of(encoded)
         assert grid.dtype is not None
@@ -130,6 +127,13 @@ class Fp8Blocks:
         if keeps_shape(codes, self.block):
             return convert(codes * scale_each(scale, encoded.shape, self.block), dtype)
         return convert(computed_once(from_blocks(to_blocks(codes, self.block) * scale, encoded.shape)), dtype)
+
+    def rounding_on(self, encoded: Encoded) -> RoundingOn:
+        """See base.Format."""
+        grid = get_grid(self.fmt)
+        one = torch.ones((), dtype=grid.dtype, device=encoded.codes.device).view(torch.uint8)
+        ones = Encoded({**encoded.tensors, "codes": one.expand_as(encoded.codes)}, encoded.shape)
+        return partial(round_on_scale, scale=self.decode(ones), grid=grid)
 
     def _scale_of(self, encoded: Encoded) -> Tensor:
         """float32 scales, in the shape that broadcasts with blocks."""
@@ -176,10 +180,6 @@ class Fp8Blocks:
         if self.power_of_two_scale:
             return (scale.view(torch.int32) >> 23).to(torch.uint8)
         return scale.to(torch.float16)
-
-
-def _is_size(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _float16_scales(amax: Tensor, limit: float) -> tuple[Tensor, Tensor]:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from mpadam.numerics.base import Rounding
+from mpadam.numerics.blocks import divide
 from mpadam.numerics.rounding import check_rounding, is_finite
 
 _EXPONENT_FIELD = 0x7F800000
@@ -88,6 +89,23 @@ def round_to_grid(x: Tensor, grid: Grid, rounding: Rounding = "nearest", bits: T
         threshold = ((steps - floor) * 2.0**31).to(torch.int32)
         whole = floor + ((bits & 0x7FFFFFFF) < threshold)
     return torch.copysign(whole * 2.0**-grid.mantissa_bits * binade, x)
+
+
+def drawn(values: Tensor, scale: Tensor, grid: Grid, bits: Tensor) -> Tensor:
+    """Finite values in units of `scale`, rounded stochastically to `grid`; what is a value of the format stays.
+
+    values, scale: float32, one broadcasts against the other.  bits: int32, shape of `values`.
+    """
+    scaled = divide(values, scale)
+    nearest = round_to_grid(scaled, grid)
+    # A product with a scale that is no power of two is rounded, and the quotient is then no code.
+    return torch.where(nearest * scale == values, nearest, round_to_grid(scaled, grid, "stochastic", bits))
+
+
+def round_on_scale(x: Tensor, bits: Tensor | None, *, scale: Tensor, grid: Grid) -> Tensor:
+    """The values of grid * scale that float32 `x` [*shape] rounds to, saturating; scale: float32 [*shape]."""
+    rounded = round_to_grid(divide(x, scale), grid) if bits is None else drawn(x, scale, grid, bits)
+    return rounded * scale
 
 
 def saturating_cast(x: Tensor, fmt: str, rounding: Rounding = "nearest", bits: Tensor | None = None) -> Tensor:

@@ -32,13 +32,14 @@ the tensor scale, do not notice. Zeros are exact, and their block can leave zero
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from mpadam.numerics.base import Encoded, Rounding
+from mpadam.numerics.base import Encoded, Format, Rounding, RoundingOn
 from mpadam.numerics.blocks import (
     MIN_SCALE_EXPONENT,
     computed_once,
@@ -55,11 +56,12 @@ from mpadam.numerics.blocks import (
 from mpadam.numerics.grids import (
     E2M1,
     E4M3,
-    Grid,
     continued,
     decode_e2m1,
+    drawn,
     encode_e2m1,
     encode_e2m1_to_nearest,
+    round_on_scale,
     round_to_grid,
 )
 from mpadam.numerics.rounding import check_rounding, convert, is_finite
@@ -68,22 +70,21 @@ TensorScale = Literal["amax", "pow2_sticky"]
 _BLOCK = (1, 16)
 _LIMIT = E2M1.max * E4M3.max  # 2688
 _MAX_TENSOR_SCALE = (2.0**128 - 2.0**106) / _LIMIT  # what it decodes to is a float32, roundings on the way included
+_TWO_ONES = 0x22  # the byte of two codes of 1.0
 _MIN_BLOCK_SCALE = 2.0**E4M3.min_exponent
 
 
 @dataclass(frozen=True)
-class NvFp4:
+class NvFp4(Format):
     """NVFP4 storage; `tensor_scale`: "amax" (NVIDIA's definition) or "pow2_sticky" (see the module)."""
 
     tensor_scale: TensorScale = "amax"
+    block = _BLOCK
+    whole = True  # the tensor scale follows from all weights
 
     def __post_init__(self) -> None:
         if self.tensor_scale not in get_args(TensorScale):
             raise ValueError(f"tensor_scale={self.tensor_scale!r}: choose one of {', '.join(get_args(TensorScale))}")
-
-    @property
-    def dtype(self) -> None:
-        return None
 
     @property
     def name(self) -> str:
@@ -117,13 +118,17 @@ class NvFp4:
         }
         return Encoded(tensors, x.shape)
 
-    def decode(self, encoded: Encoded, dtype: torch.dtype = torch.float32) -> Tensor:
+    def decode(self, encoded: Encoded, dtype: torch.dtype | None = None) -> Tensor:
         """code * (block scale * tensor scale), in torchao's order; exact in float32 and bf16 with pow2_sticky."""
         return convert(computed_once(from_blocks(self._decode_blocks(encoded), encoded.shape)), dtype)
 
+    def rounding_on(self, encoded: Encoded) -> RoundingOn:
+        """See base.Format."""
+        ones = Encoded({**encoded.tensors, "codes": torch.full_like(encoded.codes, _TWO_ONES)}, encoded.shape)
+        return partial(round_on_scale, scale=self.decode(ones), grid=E2M1)
+
     def count_flushed(self, x: Tensor, encoded: Encoded) -> Tensor:
-        """int64 (2,): blocks of float32 `x` that hold a weight other than zero, and those of them that `encoded`, which
-        was made of it, holds nothing of."""
+        """See base.Flushing."""
         held = (to_blocks(x, _BLOCK) != 0).any(4)
         lost = held & ~(self._decode_blocks(encoded) != 0).any(4)
         return torch.stack((held.sum(), lost.sum()))
@@ -149,19 +154,11 @@ class NvFp4:
     def _codes(self, values: Tensor, scale: Tensor, tensor_scale: Tensor, bits: Tensor | None) -> Tensor:
         """4-bit codes of finite blocks in units of their scales."""
         if bits is not None:
-            return encode_e2m1(_drawn(values, scale * tensor_scale, E2M1, bits))
+            return encode_e2m1(drawn(values, scale * tensor_scale, E2M1, bits))
         if self.tensor_scale == "amax":
             # torchao's order of operations, so that the codes agree at ties too.
             return encode_e2m1_to_nearest(values * divide(divide(torch.ones_like(tensor_scale), tensor_scale), scale))
         return encode_e2m1_to_nearest(divide(values, scale * tensor_scale))
-
-
-def _drawn(values: Tensor, scale: Tensor, grid: Grid, bits: Tensor) -> Tensor:
-    """Finite values in units of `scale`, rounded stochastically to `grid`; what is a value of the format stays."""
-    scaled = divide(values, scale)
-    nearest = round_to_grid(scaled, grid)
-    # A product with the scale is rounded where the tensor scale is no power of two, and the quotient is then no code.
-    return torch.where(nearest * scale == values, nearest, round_to_grid(scaled, grid, "stochastic", bits))
 
 
 def _moved_scales(values: Tensor, bits: Tensor, previous: Encoded) -> tuple[Tensor, Tensor]:
@@ -172,7 +169,7 @@ def _moved_scales(values: Tensor, bits: Tensor, previous: Encoded) -> tuple[Tens
     scale = torch.where(is_finite(scale), scale, divide(amax, stored))  # a block that was NaN has no scale to keep
     # A zero must not take a scale out of float32; the next update goes on.
     scale = computed_once(scale * halvings(scale * stored, amax, E2M1.max).clamp(min=2.0**-8))
-    scale = computed_once(scale * doublings(_drawn(values, scale * stored, continued(E2M1), bits), E2M1.max))
+    scale = computed_once(scale * doublings(drawn(values, scale * stored, continued(E2M1), bits), E2M1.max))
     factor = power_of_two_scale(pad(scale.flatten(), (0, 1)).amax(), E4M3.max)  # the zero is for an empty tensor
     factor = torch.where((factor > 1) | (factor <= 0.25), factor, 1.0)
     tensor_scale = computed_once((stored * factor).clamp(2.0**MIN_SCALE_EXPONENT, _MAX_TENSOR_SCALE))

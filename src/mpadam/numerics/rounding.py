@@ -57,8 +57,10 @@ def is_finite(x: Tensor) -> Tensor:
     return x.abs() < math.inf
 
 
-def convert(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Float32 `x` in `dtype`, to nearest; what the formats decode with."""
+def convert(x: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """float32 `x` in `dtype` (None: as it is), to nearest; what the formats decode with."""
+    if dtype is None:
+        return x
     return round_bf16(x) if dtype is torch.bfloat16 else x.to(dtype)
 
 

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mpadam.numerics import random_bits
+from mpadam.numerics.bits import random_bits
 
 if TYPE_CHECKING:
-    from mpadam.optim.rules import Constants, Rates
+    from mpadam.optim.card import Constants, Rates
 
 
 def can_compress(shape: torch.Size, rank: int) -> bool:
@@ -60,7 +60,11 @@ def projection_at(t: int, p: Tensor, group: Mapping[str, Any], *, tensor_id: int
 
 
 def channel_scale(g_e: Tensor, projection: Tensor, v_r: Tensor, c: Constants, r: Rates) -> tuple[Tensor, Tensor]:
-    """(scale, new v_r): scale has the shape of g_e with the smaller dimension 1."""
+    """(scale, new v_r).
+
+    g_e: float32 [rows, columns].  projection: float32 [rank, min(rows, columns)].
+    v_r, the second moment of R: float32 [rank, columns] or [rows, rank].  scale: [1, columns] or [rows, 1].
+    """
     wide = g_e.shape[0] <= g_e.shape[1]
     reduced = projection @ g_e if wide else g_e @ projection.T
     v_r = c.decay2.kept * v_r + c.decay2.taken * reduced * reduced

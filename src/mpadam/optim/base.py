@@ -1,7 +1,7 @@
 """The one optimizer class: rule x write-back x format behind `torch.optim.Optimizer`.
 
-`MPlusAdam`, `AdamW`, `Madam` and `AdditiveTwin` (`mpadam.optim.optimizer`) only name a rule and its defaults. All
-that depends on a parameter group can differ between groups. State of a parameter, in `optimizer.state[p]`:
+The public classes (`mpadam.optim.optimizer`) only name a rule and take their signature from its card. All that depends
+on a parameter group can differ between groups. State of a parameter, in `optimizer.state[p]`:
 
     step, id        updates so far; number of the parameter, which the rounding bits are a function of
     m, v, v_e, v_r  moments of the rule, in the state dtype (rounded to nearest, whatever the write-back is)
@@ -19,10 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from inspect import Signature
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from mpadam.numerics import get_format
 from mpadam.numerics.base import Format
@@ -45,10 +47,11 @@ from mpadam.optim.options import (
     rates_at,
     resolve,
 )
-from mpadam.optim.rules import state_shapes
 from mpadam.optim.sharding import as_part, local, local_gradient, position_of
 from mpadam.optim.store import StorePlan, WeightStore
-from mpadam.optim.update import Observation, Operands, Plan, observed_update, update
+from mpadam.optim.update import Operands, Plan, Preview, advance, update
+
+_NOTHING_STORED = "this tensor is no parameter of the optimizer, or a frozen one: nothing is stored for it"
 
 
 @dataclass
@@ -89,20 +92,18 @@ class _Shared:
 
 
 class LowPrecisionOptimizer(torch.optim.Optimizer):
-    """See the module; `rule` is set by the subclass, and `options` are the defaults of every group.
-
-    observer: where set, called with (parameter, `Observation`) at each update; the step then runs eagerly. It belongs
-        to this object: copies and pickles of the optimizer have none.
-    """
+    """See the module; the subclass sets `rule`."""
 
     rule: ClassVar[str]
+    signature: ClassVar[Signature]  # of the constructor: what the rule's card declares
     _warned = False  # whether a step without a single gradient was named
 
-    def __init__(self, params: Iterable[Any], options: dict[str, Any]) -> None:
+    def __init__(self, params: Iterable[Any], *rates: Any, **options: Any) -> None:
+        given = self.signature.bind(params, *rates, **options)
+        given.apply_defaults()
         self._slots: dict[Tensor, _Slot] = {}
         self._formats: dict[str, Format] = {}
-        self.observer: Callable[[Tensor, Observation], None] | None = None
-        super().__init__(params, options | {"rule": self.rule})
+        super().__init__(given.arguments.pop("params"), given.arguments | {"rule": self.rule})
 
     # -- groups ---------------------------------------------------------------------------------------------------
 
@@ -162,7 +163,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
     @staticmethod
     def _zeros(p: Tensor, plan: Plan, group: dict[str, Any], number: int) -> dict[str, Any]:
         dtype = DTYPES[group["state_dtype"] or name_of(p.dtype)]
-        shapes = state_shapes(plan.rule, local(p).shape, plan.constants)
+        shapes = plan.state_shapes(local(p).shape)
         zeros = {name: torch.zeros(s, dtype=dtype, device=local(p).device) for name, s in shapes.items()}
         return {"step": 0, "id": number, **zeros}
 
@@ -170,7 +171,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         state = self.state[p]
         key = {"seed": group["seed"], "tensor_id": state["id"], "position": position_of(p)}
         store = WeightStore(plan.store, p, state, **key)
-        return _Slot(plan, store, tuple(state_shapes(plan.rule, local(p).shape, plan.constants)), fixed(group))
+        return _Slot(plan, store, tuple(plan.state_shapes(local(p).shape)), fixed(group))
 
     def _known(self, p: Tensor, group: dict[str, Any]) -> _Slot | None:
         """The slot of a parameter of `group`, None if it has no state yet. ValueError if its state is gone, or is not
@@ -268,10 +269,34 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         """The weight store of a parameter: `read()` gives the stored weight in float32. ValueError if it has none."""
         slot = self._slots.get(p)
         if slot is None or slot.store.state is not self.state.get(p):  # moved: see the module
-            slot = next((self._known(q, group) for q, group in self._members() if q is p), None)
+            slot = self._known(p, self._group_of(p))
         if slot is None:
-            raise ValueError("this tensor is no parameter of the optimizer, or a frozen one: nothing is stored for it")
+            raise ValueError(_NOTHING_STORED)
         return slot.store
+
+    def _group_of(self, p: Tensor) -> dict[str, Any]:
+        for group in self.param_groups:
+            if any(q is p for q in group["params"]):
+                return group
+        raise ValueError(_NOTHING_STORED)
+
+    @torch.no_grad()
+    def preview(self, p: Tensor) -> Preview:
+        """The next update of a parameter that has a gradient: plan, operands, and what they come to. Nothing is
+        changed, and the step that follows runs as if nobody had looked (compiled, it may differ in its last bits).
+
+        Raises ValueError for a sharded parameter: block scales and bins need the whole of it.
+        """
+        if isinstance(p, DTensor):
+            raise ValueError(
+                f"a preview of a parameter of shape {tuple(p.shape)} that is a DTensor: probes look at whole "
+                "parameters only; set probe_every: null, or replicate the parameters (DDP)"
+            )
+        store, group = self.store_of(p), self._group_of(p)
+        slot, shared, t = self._slots[p], _Shared(group), store.state["step"] + 1
+        with float32_arithmetic({p.device.type}):
+            plan, operands, rates = shared.plan(slot), self._operands(p, slot, group, t), shared.rates(t)
+            return Preview(plan, operands, rates, advance(plan, operands, rates))
 
     @torch.no_grad()
     def reload_weights(self, values: Mapping[Tensor, Tensor] | None = None) -> None:
@@ -329,9 +354,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         t = state["step"] + 1
         operands = self._operands(p, slot, group, t)
         slot.plan = shared.plan(slot)
-        if self.observer is not None:
-            self.observer(p, observed_update(slot.plan, operands, shared.rates(t), t))
-        elif group["compile"] and can_compile(device := operands.grad.device.type):
+        if group["compile"] and can_compile(device := operands.grad.device.type):
             if slot.compiled is None or slot.compiled.plan.constants != shared.form(slot.compresses):
                 slot.compiled = CompiledUpdate(slot.plan)
             slot.compiled(operands, shared.scalars(t, slot.compresses, device))
@@ -352,7 +375,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
             stored=store.tensors,
             moments={name: state[name] for name in slot.moments},
             grad=grad if type(grad) is Tensor else local_gradient(grad, p),
-            bits=store.draw(t),
+            draw=store.draw(t),
             projection=projection,
         )
 
@@ -390,7 +413,6 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Called by torch after unpickling, deep copies and loading: the stores are built again on the new state."""
         super().__setstate__(state)
-        self.__dict__.setdefault("observer", None)
         self._slots = {}
         with float32_arithmetic(self._device_types()):
             for p, group in self._members():

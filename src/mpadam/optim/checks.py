@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mpadam.optim.rules import RULES
 from mpadam.optim.sharding import is_split, local, splits
 from mpadam.optim.update import Plan
 
@@ -60,15 +61,13 @@ def check_gradients(members: Iterable[Tensor], *, warn: bool) -> bool:
 
 def check_sharding(p: Tensor, plan: Plan) -> None:
     """What needs more than this rank's rows cannot be done on a shard."""
-    whole = plan.store.format.name.startswith("nvfp4") or plan.constants.second_moment == "apollo_e"
-    whole = whole or plan.constants.multiplicative_form == "normalized_rho_tensor"
-    whole = whole or plan.constants.modulates
-    # Blocks run along the last dimension; tiles (`block_shape`) of several rows along the last two.
-    tiled = getattr(plan.store.format, "block", (1, 1))[0] > 1
-    blocks_cut = plan.store.format.dtype is None and splits(p, last=2 if tiled else 1)
+    fmt = plan.store.format
+    whole = fmt.whole or RULES[plan.rule].looks_at_whole(plan.constants)
+    # Blocks run along the last dimension; tiles of several rows along the last two.
+    blocks_cut = fmt.dtype is None and splits(p, last=2 if fmt.block[0] > 1 else 1)
     if is_split(p) and (whole or blocks_cut):
         raise ValueError(
             "a sharded parameter with nvfp4, apollo_e, normalized_rho_tensor, block_scale_exponent, or blocks or tiles "
             "cut by the sharding: these need the whole parameter; replicate it (DDP), or shard along the first "
-            "dimension with an fp8 format whose blocks are rows (block_size, not block_shape)"
+            "dimension with an fp8 format whose blocks are rows (block_rows = 1)"
         )

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from mpadam.compiler import compile_problem, vector_bits
-from mpadam.optim.rules import Constants, Rates, scalar_tensor
+from mpadam.optim.card import Constants, Rates, Scalar
 from mpadam.optim.store import Draw
 from mpadam.optim.update import Operands, Plan, update
 
@@ -58,6 +58,11 @@ class _Layout:
     moments: tuple[str, ...]
     short: bool | None
     projection: bool
+
+
+def scalar_tensor(numbers: Sequence[Scalar]) -> Tensor:
+    """The numbers in one float32 tensor; on the CPU, whatever the default device is."""
+    return torch.tensor(numbers, dtype=torch.float32, device="cpu")
 
 
 def scalars(constants: Constants, rates: Rates, device_type: str) -> tuple[Tensor, ...]:
@@ -96,15 +101,15 @@ class CompiledUpdate:
 
 
 def _layout(x: Operands) -> _Layout:
-    short = x.bits.short if isinstance(x.bits, Draw) else None
+    short = None if x.draw is None else x.draw.short
     return _Layout(x.copy is not None, tuple(x.stored), tuple(x.moments), short, x.projection is not None)
 
 
 def _rest(x: Operands) -> list[Tensor]:
     """What is not as long as the weight: the draw as 0-d tensors (or an index, which is), and the projection."""
     rest: list[Tensor] = []
-    if isinstance(x.bits, Draw):
-        *keys, position = x.bits.tensors()
+    if x.draw is not None:
+        *keys, position = x.draw.tensors()
         rest += (*keys, position.view(-1) if position.dim() else position)
     return rest if x.projection is None else [*rest, x.projection]
 
@@ -140,7 +145,7 @@ def _unflatten(layout: _Layout, tensors: Iterator[Tensor], *, packed: bool) -> t
         moments={name: next(tensors) for name in layout.moments},
         copy=next(tensors) if layout.copy else None,
         grad=next(tensors),
-        bits=None if layout.short is None else Draw((next(tensors), next(tensors)), next(tensors), layout.short),
+        draw=None if layout.short is None else Draw((next(tensors), next(tensors)), next(tensors), layout.short),
         projection=next(tensors) if layout.projection else None,
     )
     numbers = next(tensors).unbind() if packed else tuple(tensors)

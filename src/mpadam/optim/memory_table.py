@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from mpadam.llama import PAPER_SIZES, PAPER_VOCABULARY, LlamaSize
-from mpadam.numerics import FORMATS
+from mpadam.numerics.formats import CARDS
 from mpadam.optim.memory import Bytes, bytes_per_parameter
-from mpadam.optim.names import RULES, WRITE_BACKS, optimizer_names
+from mpadam.optim.names import WRITE_BACKS, optimizer_names
 from mpadam.optim.registry import build_optimizer
 
 MATRIX = (128, 512)
@@ -53,10 +53,10 @@ def states_of_size(size: str, name: str, *, apollo_scope: str = "projections") -
     return bytes_per_parameter(optimizer).states
 
 
-def _storage_rows() -> list[str]:
+def storage_rows() -> list[str]:
     """A row for all formats and optimizers of equal numbers."""
     by_numbers: dict[tuple[tuple[str, Measured], ...], list[str]] = {}
-    for weight_format in FORMATS:
+    for weight_format in CARDS:
         numbers = tuple((name, measure(name, weight_format)) for name in optimizer_names())
         by_numbers.setdefault(numbers, []).append(weight_format)
     return [row for numbers, formats in by_numbers.items() for row in _rows_of(formats, dict(numbers))]
@@ -105,7 +105,7 @@ Made by `python -m mpadam.optim.memory_table > docs/memory.md`; a test fails whe
 Bytes per parameter, measured from the live tensors of one {MATRIX[0]} x {MATRIX[1]} projection with a bf16 parameter
 and gradient. *Weight* is what is stored; *compute copy* is the parameter where it is not the weight itself (float32
 masters, FP8 and NVFP4 codes); *states* are moments and Kahan's carry, first in bf16, in the last column with float32
-moments (the carry stays bf16). `{next(iter(RULES))}[-sr]` stands for the name with and without the suffix.
+moments (the carry stays bf16). `adamw[-sr]` is the name with and without the suffix.
 
 M+Adam is AdamW and one state more. Kahan's carry costs 2 bytes: bf16 with a carry takes as much as a float32 master,
 FP8 with a carry more than bf16 without. A row that is not a whole number of blocks long pays a whole scale for its
@@ -127,7 +127,7 @@ uncompressed (`apollo_scope="projections"`), and with every matrix compressed (`
 
 def table() -> str:
     """docs/memory.md."""
-    return _STORAGE + "".join(_storage_rows()) + _APOLLO + "".join(_apollo_rows())
+    return _STORAGE + "".join(storage_rows()) + _APOLLO + "".join(_apollo_rows())
 
 
 if __name__ == "__main__":

@@ -14,25 +14,8 @@ from dataclasses import dataclass
 from itertools import product
 from types import MappingProxyType
 
-#: rule -> form in the name -> `multiplicative_form` (paper.md section 2). The form with no word is the default.
-RULES: Mapping[str, Mapping[str, str | None]] = MappingProxyType(
-    {
-        "adamw": {"": None},
-        "madam": {
-            "": "relative",
-            "normalized": "normalized_rho",
-            "rho-tensor": "normalized_rho_tensor",
-            "unnormalized": "unnormalized_rho",
-        },
-        "m-plus-adam": {
-            "": "normalized_rho",
-            "relative": "relative",
-            "rho-tensor": "normalized_rho_tensor",
-            "unnormalized": "unnormalized_rho",
-        },
-        "additive-twin": {"": None},
-    }
-)
+from mpadam.optim.rules import RULES
+
 SECOND_MOMENTS: Mapping[str, str] = MappingProxyType({"": "full", "apollo-e": "apollo_e"})
 WRITE_BACKS: Mapping[str, str] = MappingProxyType({"": "nearest", "sr": "stochastic", "kahan": "kahan"})
 
@@ -47,24 +30,12 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 
-#: `masters` of a regime (`fp8e4m3-bf16` has masters `fp8e4m3`) -> name of the weight format
-MASTERS: Mapping[str, str] = MappingProxyType(
-    {
-        "fp32": "fp32",
-        "bf16": "bf16",
-        "fp8": "fp8_e5m2",
-        "fp8e4m3": "fp8_e4m3",
-        "nvfp4": "nvfp4",
-        "nvfp4s": "nvfp4_sticky",
-    }
-)
-
 
 @dataclass(frozen=True)
 class OptimizerName:
     """What a name says.
 
-    rule: "adamw" | "madam" | "m-plus-adam" | "additive-twin"
+    rule: name of a card in `mpadam.optim.rules`
     form: value of `multiplicative_form`, or None for a rule without a multiplicative branch
     second_moment: "full" | "apollo_e"
     write_back: "nearest" | "stochastic" | "kahan"
@@ -78,7 +49,7 @@ class OptimizerName:
     def __str__(self) -> str:
         words = (
             self.rule,
-            _word(RULES[self.rule], self.form),
+            _word(RULES[self.rule].forms, self.form),
             _word(SECOND_MOMENTS, self.second_moment),
             _word(WRITE_BACKS, self.write_back),
         )
@@ -102,15 +73,17 @@ def check_choices(options: Mapping[str, object]) -> None:
 
 def _is_defined(rule: str, form: str | None, second_moment: str) -> bool:
     """Apollo-E compresses v_e: rules and forms without v_e have nothing to compress (paper.md section 2)."""
-    return second_moment == "full" or (form is not None and form != "unnormalized_rho")
+    return second_moment == "full" or "v_e" in RULES[rule].state_names(form)
 
 
 def optimizer_names() -> tuple[str, ...]:
     """Every name that `parse_optimizer_name` accepts."""
     return tuple(
         str(OptimizerName(rule, form, second_moment, write_back))
-        for rule, forms in RULES.items()
-        for form, second_moment, write_back in product(forms.values(), SECOND_MOMENTS.values(), WRITE_BACKS.values())
+        for rule, card in RULES.items()
+        for form, second_moment, write_back in product(
+            card.forms.values(), SECOND_MOMENTS.values(), WRITE_BACKS.values()
+        )
         if _is_defined(rule, form, second_moment)
     )
 
@@ -130,7 +103,8 @@ def parse_optimizer_name(name: str) -> OptimizerName:
     """
     rest, write_back = _take_suffix(name, WRITE_BACKS) if isinstance(name, str) else ("", "nearest")
     rest, second_moment = _take_suffix(rest, SECOND_MOMENTS)
-    for rule, forms in RULES.items():
+    for rule, card in RULES.items():
+        forms = card.forms
         word = rest.removeprefix(rule).removeprefix("-")
         if not rest.startswith(rule) or word not in forms or rest != "-".join(filter(None, (rule, word))):
             continue

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mpadam.optim.hyperparameters import ALL, hyperparameters_of
+from mpadam.optim.card import Constants, Rates
+from mpadam.optim.hyperparameters import all_hyperparameters, hyperparameters_of
 from mpadam.optim.names import OptimizerName, check_choices
-from mpadam.optim.rules import Constants, Rates
+from mpadam.optim.rules import RULES
 
 DTYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 #: options of a group that a checkpoint must share with the optimizer it is loaded into
@@ -25,7 +26,7 @@ IDENTITY = (
     *("state_dtype", "carry_dtype", "shadow", "shadow_dtype"),
 )
 _FIXED = (*IDENTITY, "apollo_rank", "apollo_scope", "seed")
-_OF_SOME_RULE = {*ALL, "betas", "multiplicative_form", "second_moment", "apollo_scope", "tie_lr_mult"}
+_WORDS_OF_SOME_RULE = {"betas", "multiplicative_form", "second_moment", "apollo_scope", "tie_lr_mult"}
 
 
 def check_keys(group: Mapping[str, Any], defaults: Mapping[str, Any], *, title: str, index: int) -> None:
@@ -39,10 +40,11 @@ def check_keys(group: Mapping[str, Any], defaults: Mapping[str, Any], *, title: 
             f"rule = {group['rule']!r} in {place}: the class says the rule, and {title}'s is {defaults['rule']!r}; "
             "leave the key out, or build the optimizer of that rule"
         )
+    of_some_rule = all_hyperparameters().keys() | _WORDS_OF_SOME_RULE
     for key in group:
         nothing = key == "weight_decay_mult" and group[key] == 0
-        if key in _OF_SOME_RULE and key not in defaults and not nothing:
-            taken = sorted(_OF_SOME_RULE & defaults.keys())
+        if key in of_some_rule and key not in defaults and not nothing:
+            taken = sorted(of_some_rule & defaults.keys())
             raise ValueError(
                 f"{key} = {group[key]!r} in {place}: {title} does not take it; leave it out. It takes "
                 + ", ".join(taken)
@@ -78,8 +80,10 @@ def check_moving(group: dict[str, Any]) -> None:
             raise ValueError(f"betas = {pair!r}: give a pair such as (0.87, 0.98)")
         keys = ("beta1", "beta2")
         group["betas"] = tuple(known[k].check(_number(k, v)) for k, v in zip(keys, pair, strict=True))
-    for key in group.keys() & ALL.keys():
-        allowed = known.get(key, ALL[key])
+    for key, of_any_rule in all_hyperparameters().items():
+        if key not in group:
+            continue
+        allowed = known.get(key, of_any_rule)
         value = allowed.check(_not_below_zero(group, key, allowed.default))
         if not (key in ("lr", "lr_mult") and isinstance(group[key], Tensor)):
             group[key] = value
@@ -121,29 +125,30 @@ def check_fixed(group: Mapping[str, Any], taken: Mapping[str, Any]) -> None:
 
 def rates_at(group: Mapping[str, Any], t: int) -> Rates:
     """The rates of update `t` (from 1) from the options of a group, in double precision."""
-    lr = max(float(group["lr"]), 0.0)  # of a tensor that rounding has taken below zero: see check_moving
-    branches = "lr_mult" in group
-    lr_mult = max(float(group["lr_mult"]), 0.0) if branches else 0.0
+    # Never below zero, where rounding may have taken a tensor: see check_moving.
+    rates = {key: max(float(group.get(key, 0.0)), 0.0) for key in ("lr", "lr_mult")}
     if group.get("tie_lr_mult"):
-        lr_mult *= lr / group["_base_lr"]
-    decay = lr * group["weight_decay"] + (lr_mult * group["weight_decay_mult"] if branches else 0.0)
+        rates["lr_mult"] *= rates["lr"] / group["_base_lr"]
+    decay = rates["lr"] * group.get("weight_decay", 0.0) + rates["lr_mult"] * group.get("weight_decay_mult", 0.0)
     beta1, beta2 = _beta(group, "beta1"), _beta(group, "beta2")
-    multiplicative = lr if group["rule"] == "madam" else lr_mult
-    return Rates(lr / (1.0 - beta1**t), multiplicative, decay, 1.0 - beta2**t)
+    moved = [h.name for h in RULES[group["rule"]].hyperparameters if h.schedule == "multiplicative"]
+    multiplicative = rates[moved[0]] if moved else 0.0
+    return Rates(rates["lr"] / (1.0 - beta1**t), multiplicative, decay, 1.0 - beta2**t)
 
 
 def constants(group: Mapping[str, Any], *, compress: bool) -> Constants:
     """The constants of a group's rule for a parameter that Apollo-E does, or does not, compress."""
     given = {f.name: group[f.name] for f in fields(Constants) if f.name in group}
     betas = {key: _beta(group, key) for key in ("beta1", "beta2")}
-    return Constants(**given | betas | {"second_moment": "apollo_e" if compress else "full"})
+    own = tuple((name, group[name]) for name in RULES[group["rule"]].numbers())
+    return Constants(own=own, **given | betas | {"second_moment": "apollo_e" if compress else "full"})
 
 
 def _beta(group: Mapping[str, Any], key: str) -> Any:
-    """beta1 or beta2 of a group, where `betas` holds both (Madam has no beta1)."""
+    """beta1 or beta2 of a group, where `betas` holds both; 0 for a rule without."""
     if "betas" in group:
         return group["betas"][0 if key == "beta1" else 1]
-    return group.get(key, 0.0) if key == "beta1" else group[key]
+    return group.get(key, 0.0)
 
 
 def _not_below_zero(group: Mapping[str, Any], key: str, usual: float | None) -> Any:

@@ -5,20 +5,19 @@ build_optimizer(model, "m-plus-adam-sr", {"lr": 8e-5, "lr_mult": 4e-3}, masters=
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
 from mpadam.numerics.base import Format
+from mpadam.numerics.formats import card_of
 from mpadam.optim.base import LowPrecisionOptimizer
 from mpadam.optim.groups import parameter_groups
 from mpadam.optim.hyperparameters import check_hyperparameters
-from mpadam.optim.names import MASTERS, OptimizerName, parse_optimizer_name
-from mpadam.optim.optimizer import AdamW, AdditiveTwin, Madam, MPlusAdam
-
-CLASSES: Mapping[str, type[LowPrecisionOptimizer]] = {cls.rule: cls for cls in (AdamW, Madam, MPlusAdam, AdditiveTwin)}
+from mpadam.optim.names import OptimizerName, parse_optimizer_name
+from mpadam.optim.optimizer import optimizer_class
+from mpadam.optim.rules import RULES
 
 
 def build_optimizer(
@@ -32,7 +31,6 @@ def build_optimizer(
     shadow: str = "none",
     shadow_dtype: str | None = None,
     apollo_scope: str = "projections",
-    embedding_decay: bool = True,
     seed: int = 0,
     compile: bool = False,
 ) -> LowPrecisionOptimizer:
@@ -46,8 +44,8 @@ def build_optimizer(
     values = check_hyperparameters(parsed, hyperparameters)
     groups = model_or_groups
     if isinstance(groups, nn.Module):
-        weight_format = weight_format_of(masters) if isinstance(masters, str) else masters
-        groups = parameter_groups(groups, weight_format=weight_format, embedding_decay=embedding_decay)
+        weight_format = card_of(masters).name if isinstance(masters, str) else masters
+        groups = parameter_groups(groups, weight_format=weight_format)
     # A shadow stands beside codes, and only projections are stored as codes.
     groups = [{"shadow": shadow, **group} if group.get("role") == "projection" else group for group in groups]
     options = _keywords(parsed, values) | {
@@ -59,24 +57,14 @@ def build_optimizer(
         "seed": seed,
         "compile": compile,
     }
-    cls = CLASSES[parsed.rule]
-    accepted = inspect.signature(cls.__init__).parameters
-    return cls(groups, **{key: value for key, value in options.items() if key in accepted})
-
-
-def weight_format_of(masters: str) -> str:
-    """The name of the weight format behind the `masters` of a regime."""
-    if masters in MASTERS.values():
-        return masters
-    if masters not in MASTERS:
-        raise ValueError(f"masters = {masters!r}: give one of {', '.join(MASTERS)}")
-    return MASTERS[masters]
+    cls = optimizer_class(RULES[parsed.rule])
+    return cls(groups, **{key: value for key, value in options.items() if key in cls.signature.parameters})
 
 
 def _keywords(name: OptimizerName, values: Mapping[str, Any]) -> dict[str, Any]:
     """Hyper-parameters and name as keywords of the class: beta1 and beta2 become `betas` where there are two."""
     keywords = dict(values)
-    if "beta1" in keywords:
+    if {"beta1", "beta2"} <= keywords.keys():
         keywords["betas"] = (keywords.pop("beta1"), keywords.pop("beta2"))
     if name.form is not None:
         keywords |= {"multiplicative_form": name.form, "second_moment": name.second_moment}

@@ -1,7 +1,11 @@
 """The weight store: format + write-back + carry. The only place that rounds weights.
 
-    read() -> w32            the stored weight in float32
-    write(w32, delta, t)     w32 + delta rounded to the format; the decay is part of delta
+    plan.read(tensors, shape) -> w32                   the stored weight in float32
+    plan.write(tensors, w32, delta, bits) -> Written   w32 + delta rounded to the format; the decay is part of delta
+    plan.error(written)                                what the rounding lost, for a write-back that passes it on
+    plan.part_writer(...)                              what a part of an update would leave, for probes
+
+A `StorePlan` is pure: tensors in, tensors out, eager or compiled. `WeightStore` binds one to a parameter.
 
 What a parameter is. If its dtype is the weight format, the parameter is the stored weight. Otherwise the store holds
 the weight (float32 master, codes and scales) and the parameter is its compute copy: decode(store) after construction
@@ -21,7 +25,7 @@ stochastic write-back rounds what is kept: with `refreshed` the change that the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,7 +33,7 @@ import torch
 from torch import Tensor
 
 from mpadam.numerics.base import Encoded, Format, Rounding
-from mpadam.numerics.random_bits import bit_keys, bits_of, more_bits
+from mpadam.numerics.bits import bit_keys, bits_of, more_bits
 from mpadam.numerics.rounding import round_bf16
 from mpadam.optim.names import check_choices
 from mpadam.optim.seen import GPU_LOOKS_EVERY, Seen, checksum, place_of, sample
@@ -71,6 +75,106 @@ class StorePlan:
     def needs_bits(self) -> bool:
         return self.write_back == "stochastic" and self.format.dtype != torch.float32
 
+    def initial(self, x: Tensor) -> dict[str, Tensor]:
+        """The tensors of a store that holds float32 `x` [*shape], which may be finer than the format.
+
+        The carry starts as what the format cannot hold of it, and a persistent shadow as the values themselves.
+        """
+        new = self._encode(x, None, previous=None)
+        if self.has_carry:
+            new["carry"] = (x - self.decode(new, x.shape)).to(self.carry_dtype)
+        if self.shadow == "persistent":
+            new["shadow"] = x.to(self.shadow_dtype)
+        return new
+
+    def read(self, tensors: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+        """The weight that the rule sees, float32 [*shape]; it may share memory with `tensors`."""
+        return tensors["shadow"].to(torch.float32) if self.shadow == "persistent" else self.decode(tensors, shape)
+
+    def decode(self, tensors: Mapping[str, Tensor], shape: torch.Size, dtype: torch.dtype = torch.float32) -> Tensor:
+        """What the format holds, [*shape] in `dtype`: the compute copy in the parameter's."""
+        return self.format.decode(encoded(tensors, shape), torch.float32).to(dtype)  # a cast, as in `_encode`
+
+    def write(self, tensors: Mapping[str, Tensor], w32: Tensor, delta: Tensor, bits: Tensor | None) -> Written:
+        """The store after `w32 + delta` is written; changes nothing in place (the rounding site).
+
+        tensors: the store before.  w32: float32 [*shape], what `read` gives.  delta: float32, broadcasts against it.
+        bits: int32 [*shape] where `needs_bits`, else None.
+        """
+        target, shadow = self.target(tensors, w32, delta, bits), {}
+        if self.shadow == "persistent":
+            shadow, bits = {"shadow": target.to(self.shadow_dtype)}, None
+        new = self._encode(target, None if self.has_carry else bits, previous=encoded(tensors, w32.shape))
+        written = Written(shadow | new, target)
+        if self.has_carry:
+            written.tensors["carry"] = self.error(written).to(self.carry_dtype)
+        return written
+
+    def error(self, written: Written) -> Tensor:
+        """What rounding lost in a write, float32 [*shape]: the value that was to be stored minus the stored one."""
+        return written.target - self.read(written.tensors, written.target.shape)
+
+    def part_writer(
+        self, before: Mapping[str, Tensor], after: Mapping[str, Tensor], w32: Tensor, bits: Tensor | None
+    ) -> Callable[[Tensor], Tensor]:
+        """part of a step (float32, broadcasts) -> the stored weight that it alone would leave, float32 [*shape].
+
+        A block format chooses its scales anew with every write, and NVFP4 a scale of the whole tensor. A weight that
+        moves only because its scale did has not been updated, and a part that is written by itself would have other
+        scales. So every part, and the write of nothing that it is compared with, is rounded on the scales of the whole
+        update, with the same bits and the same carry.
+
+        before, after: the store around the whole update.  w32, bits: as `write` got them.
+        """
+        if self.shadow == "persistent":  # the weight that the rule sees is the shadow
+            return lambda part: self.target(before, w32, part, bits)
+        rounded = self.format.rounding_on(encoded(after, w32.shape))
+        return lambda part: rounded(self.target(before, w32, part, bits), bits)
+
+    def target(self, tensors: Mapping[str, Tensor], w32: Tensor, delta: Tensor, bits: Tensor | None) -> Tensor:
+        """What is handed to the format, float32 [*shape].
+
+        Kahan: the step and what earlier roundings lost are added together. A `refreshed` shadow hands over itself to
+        nearest; its dtype need not hold the stored weight exactly, so under stochastic rounding, where that would move
+        weights that no update moves, it is the stored weight and the shadow's change.
+        """
+        if self.has_carry:
+            return w32 + (delta + tensors["carry"].to(torch.float32))
+        if self.shadow == "persistent":
+            return self._in_shadow(w32 + delta, bits)
+        if self.shadow == "none":
+            return w32 + delta
+        shadow = self._in_shadow(w32)
+        if bits is None:
+            return self._in_shadow(shadow + delta)
+        return w32 + (self._in_shadow(shadow + delta, more_bits(bits)) - shadow)
+
+    def _in_shadow(self, x: Tensor, bits: Tensor | None = None) -> Tensor:
+        """float32 `x` through the shadow's dtype, to nearest or, with `bits`, stochastically."""
+        if bits is not None and self.shadow_dtype is torch.bfloat16:
+            return round_bf16(x, "stochastic", bits).to(torch.float32)
+        return x.to(self.shadow_dtype).to(torch.float32)
+
+    def _encode(self, x: Tensor, bits: Tensor | None, *, previous: Encoded | None) -> dict[str, Tensor]:
+        if bits is None and self.format.dtype is not None:
+            # The cast is `encode` in a single operation; a compiled graph keeps it as `mpadam.optim.compiled` says.
+            return {_CODE + "codes": x.to(self.format.dtype)}
+        rounding: Rounding = "nearest" if bits is None else "stochastic"
+        new = self.format.encode(x, rounding=rounding, bits=bits, previous=previous)
+        return {_CODE + name: tensor for name, tensor in new.tensors.items()}
+
+
+class Written(NamedTuple):
+    """A write that is not put in place: the store's tensors after it, and what was to be stored, float32 [*shape]."""
+
+    tensors: dict[str, Tensor]
+    target: Tensor
+
+
+def encoded(tensors: Mapping[str, Tensor], shape: torch.Size) -> Encoded:
+    """What the format stores, among the tensors of a store."""
+    return Encoded({k.removeprefix(_CODE): t for k, t in tensors.items() if k.startswith(_CODE)}, shape)
+
 
 class Draw(NamedTuple):
     """What the rounding bits of one tensor in one update are a function of.
@@ -98,82 +202,16 @@ class Draw(NamedTuple):
         return bits_of(index, self.keys, short=self.short)
 
 
+def draw_of(*, seed: int, tensor_id: int, t: int, position: int | Tensor = 0, count: int = 0) -> Draw:
+    """The draw of update `t` of a tensor of `count` elements at `position`."""
+    short = isinstance(position, int) and position + count <= 2**32
+    return Draw(bit_keys(seed, tensor_id, t), position, short)
+
+
 def _flat_index(shape: torch.Size, start: int | Tensor, device: torch.device) -> Tensor:
     if isinstance(start, int):
         return torch.arange(start, start + shape.numel(), dtype=torch.int64, device=device).reshape(shape)
     return (torch.arange(shape.numel(), dtype=torch.int64, device=device) + start).reshape(shape)
-
-
-def read_weight(plan: StorePlan, tensors: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
-    """The weight that the rule sees, float32, from the tensors of a store."""
-    if plan.shadow == "persistent":
-        return tensors["shadow"].to(torch.float32)
-    return _decode(plan, tensors, shape, torch.float32)
-
-
-def next_weight(
-    plan: StorePlan, tensors: Mapping[str, Tensor], w32: Tensor, delta: Tensor, bits: Tensor | None
-) -> dict[str, Tensor]:
-    """The tensors of the store after `w32 + delta` is written; changes nothing in place (the rounding site)."""
-    if plan.has_carry:
-        return _compensated(plan, tensors, w32, delta)
-    target = w32 + delta
-    new: dict[str, Tensor] = {}
-    if plan.shadow == "refreshed":
-        target = refreshed_target(plan, w32, delta, bits)
-    elif plan.shadow == "persistent":
-        target, bits = in_shadow(plan, target, bits), None
-        new["shadow"] = target.to(plan.shadow_dtype)
-    return new | _encode(plan, target, bits, previous=_encoded(tensors, w32.shape))
-
-
-def refreshed_target(plan: StorePlan, w32: Tensor, delta: Tensor, bits: Tensor | None) -> Tensor:
-    """What a `refreshed` shadow hands to the codes, float32.
-
-    To nearest it is the shadow. The shadow's dtype need not hold the stored weight exactly, so under stochastic
-    rounding, where that would move weights that no update moves, it is the stored weight and the shadow's change.
-    """
-    shadow = in_shadow(plan, w32)
-    if bits is None:
-        return in_shadow(plan, shadow + delta)
-    return w32 + (in_shadow(plan, shadow + delta, more_bits(bits)) - shadow)
-
-
-def in_shadow(plan: StorePlan, x: Tensor, bits: Tensor | None = None) -> Tensor:
-    """float32 `x` through the shadow's dtype, to nearest or, with `bits`, stochastically."""
-    if bits is not None and plan.shadow_dtype is torch.bfloat16:
-        return round_bf16(x, "stochastic", bits).to(torch.float32)
-    return x.to(plan.shadow_dtype).to(torch.float32)
-
-
-def refreshed_copy(plan: StorePlan, tensors: Mapping[str, Tensor], copy: Tensor) -> Tensor:
-    """decode(store) in the shape and dtype of the compute copy."""
-    return _decode(plan, tensors, copy.shape, copy.dtype)
-
-
-def _compensated(plan: StorePlan, tensors: Mapping[str, Tensor], w32: Tensor, delta: Tensor) -> dict[str, Tensor]:
-    """Kahan: the step and what earlier roundings lost are added together; what this rounding loses is kept."""
-    target = w32 + (delta + tensors["carry"].to(torch.float32))
-    new = _encode(plan, target, None, previous=_encoded(tensors, w32.shape))
-    new["carry"] = (target - _decode(plan, new, w32.shape, torch.float32)).to(plan.carry_dtype)
-    return new
-
-
-def _encoded(tensors: Mapping[str, Tensor], shape: torch.Size) -> Encoded:
-    return Encoded({k.removeprefix(_CODE): t for k, t in tensors.items() if k.startswith(_CODE)}, shape)
-
-
-def _encode(plan: StorePlan, x: Tensor, bits: Tensor | None, *, previous: Encoded | None) -> dict[str, Tensor]:
-    if bits is None and plan.format.dtype is not None:
-        # The cast is `encode` in a single operation. A compiled graph keeps it because `mpadam.optim.compiled` says so.
-        return {_CODE + "codes": x.to(plan.format.dtype)}
-    rounding: Rounding = "nearest" if bits is None else "stochastic"
-    encoded = plan.format.encode(x, rounding=rounding, bits=bits, previous=previous)
-    return {_CODE + name: tensor for name, tensor in encoded.tensors.items()}
-
-
-def _decode(plan: StorePlan, tensors: Mapping[str, Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    return plan.format.decode(_encoded(tensors, shape), torch.float32).to(dtype)  # a cast, as in `_encode`
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -221,36 +259,19 @@ class WeightStore:
 
     def read(self) -> Tensor:
         """The stored weight, float32, shape of the parameter, in memory of its own."""
-        return read_weight(self.plan, self.tensors, self.param.shape).clone()
-
-    @torch.no_grad()
-    def write(self, w32: Tensor, delta: Tensor, t: int) -> None:
-        """Store `w32 + delta` as update number `t` and refresh the compute copy."""
-        self.assign(next_weight(self.plan, self.tensors, w32, delta, self.bits(t)))
-        self.refresh_copy()
+        return self.plan.read(self.tensors, self.param.shape).clone()
 
     def draw(self, t: int) -> Draw | None:
         """Where the random bits of update `t` come from, or None where rounding needs none."""
         if not self.plan.needs_bits:
             return None
-        short = isinstance(self.position, int) and self.position + self.param.numel() <= 2**32
-        return Draw(bit_keys(self.seed, self.tensor_id, t), self.position, short)
-
-    def bits(self, t: int) -> Tensor | None:
-        """Random bits of update `t`, or None where rounding needs none."""
-        draw = self.draw(t)
-        return None if draw is None else draw.bits(self.param.shape, self.param.device)
-
-    def assign(self, new: Mapping[str, Tensor]) -> None:
-        """Replace the store's tensors by those of `next_weight`, in place."""
-        for name, tensor in self.tensors.items():
-            tensor.copy_(new[name])
+        return draw_of(seed=self.seed, tensor_id=self.tensor_id, t=t, position=self.position, count=self.param.numel())
 
     @torch.no_grad()
     def refresh_copy(self) -> None:
         """Set the compute copy to decode(store) and remember its version."""
         if not self.is_weight:
-            self.param.copy_(refreshed_copy(self.plan, self.tensors, self.param))
+            self.param.copy_(self.plan.decode(self.tensors, self.shape, self.dtype))
         self.remember()
 
     def remember(self) -> None:
@@ -282,8 +303,8 @@ class WeightStore:
             return False
         if self.is_weight:
             return True
-        copy = _decode(self.plan, self.tensors, self.shape, self.dtype).to(torch.float32)
-        return _same(copy, read_weight(self.plan, self.tensors, self.shape))
+        copy = self.plan.decode(self.tensors, self.shape, self.dtype).to(torch.float32)
+        return _same(copy, self.plan.read(self.tensors, self.shape))
 
     def restored(self) -> None:
         """The store's tensors came from a checkpoint. A parameter that is the weight is in the model's checkpoint,
@@ -294,16 +315,9 @@ class WeightStore:
 
     @torch.no_grad()
     def initialise(self, values: Tensor | None = None) -> None:
-        """Take the weight from `values` (default: the parameter), which may be finer than the format.
-
-        The carry starts as what the format cannot hold of it, and a persistent shadow as the values themselves.
-        """
+        """Take the weight from `values` [*shape] (default: the parameter); see `StorePlan.initial`."""
         x = (self.param if values is None else values).detach().to(self.param.device, torch.float32)
-        new = _encode(self.plan, x, None, previous=None)
-        if self.plan.has_carry:
-            new["carry"] = (x - _decode(self.plan, new, x.shape, torch.float32)).to(self.plan.carry_dtype)
-        if self.plan.shadow == "persistent":
-            new["shadow"] = x.to(self.plan.shadow_dtype)
+        new = self.plan.initial(x)
         if self.is_weight:
             self.param.copy_(new.pop(_CODE + "codes"))
         self.state.update({name: tensor.clone() for name, tensor in new.items()})
@@ -316,7 +330,7 @@ class WeightStore:
         Of a weight itself only a carry can be out of date, and one of zeros is not.
         """
         if not self.is_weight:
-            return not _same(self.param, refreshed_copy(self.plan, self.tensors, self.param))
+            return not _same(self.param, self.plan.decode(self.tensors, self.shape, self.dtype))
         return self._changed() and bool(self.state["carry"].any())
 
     def check_untouched(self) -> None:

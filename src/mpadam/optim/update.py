@@ -13,8 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mpadam.optim.rules import RULES, Constants, Rates, Rule, State, Step
-from mpadam.optim.store import Draw, StorePlan, next_weight, read_weight, refreshed_copy
+from mpadam.optim.apollo import projected_shape
+from mpadam.optim.card import Constants, Rates, State, Step, StepFunction
+from mpadam.optim.rules import RULES
+from mpadam.optim.store import Draw, StorePlan
 
 
 @dataclass(frozen=True)
@@ -28,30 +30,39 @@ class Plan:
     @property
     def elementwise(self) -> bool:
         """Whether every element is updated without a look at the others."""
+        return self.store.format.dtype is not None and not RULES[self.rule].looks_at_whole(self.constants)
+
+    def state_shapes(self, shape: torch.Size) -> dict[str, torch.Size]:
+        """Name -> shape of the states that the rule keeps for a weight of `shape`; all start at zero."""
         c = self.constants
-        whole = c.second_moment == "apollo_e" or c.multiplicative_form == "normalized_rho_tensor"
-        whole = whole or c.modulates
-        return self.store.format.dtype is not None and not whole
+        names = RULES[self.rule].state_names(c.multiplicative_form, c.second_moment)
+        return {name: projected_shape(shape, c.apollo_rank) if name == "v_r" else shape for name in names}
 
 
 class Operands(NamedTuple):
-    """The tensors of one update.
+    """The tensors of one update, of a weight of shape [*shape].
 
-    copy: the compute copy, or None where the parameter is the weight.  stored: the tensors of the store.
-    moments: the states of the rule.  grad: any floating dtype.
-    bits: random bits, or what they are drawn from.  projection: of Apollo-E.  Both None where not needed.
+    copy: [*shape], the compute copy, or None where the parameter is the weight.  stored: the tensors of the store.
+    moments: the states of the rule, in the dtype they are kept in.  grad: [*shape], any floating dtype.
+    draw: what rounding bits are drawn from.  projection: float32 [rank, smaller dimension], of Apollo-E.  Both None
+    where not needed.
     """
 
     copy: Tensor | None
     stored: dict[str, Tensor]
     moments: State
     grad: Tensor
-    bits: Tensor | Draw | None
+    draw: Draw | None
     projection: Tensor | None
+
+    def bits(self) -> Tensor | None:
+        """int32 [*shape], the random bits of this update."""
+        return None if self.draw is None else self.draw.bits(self.grad.shape, self.grad.device)
 
 
 class Update(NamedTuple):
-    """What one update computed: the weight before it, the step before rounding, moments (float32), new store."""
+    """What one update computed: the weight before it and the step before rounding, float32 [*shape], the new moments in
+    float32, and the store's tensors after it."""
 
     before: Tensor
     step: Step
@@ -59,26 +70,22 @@ class Update(NamedTuple):
     stored: dict[str, Tensor]
 
 
-class Observation(NamedTuple):
-    """One update as diagnostics see it, all float32 copies: update number, stored weight before and after, gradient,
-    step and moments before rounding. `after != before` is where the update survived rounding."""
+class Preview(NamedTuple):
+    """The next update of a parameter: what it works on, and what it comes to. Nothing of it is made yet."""
 
-    t: int
-    before: Tensor
-    after: Tensor
-    grad: Tensor
-    step: Step
-    moments: State
+    plan: Plan
+    operands: Operands
+    rates: Rates
+    update: Update
 
 
-def advance(plan: Plan, x: Operands, rates: Rates, rule: Rule | None = None) -> Update:
-    """The update as a pure function; float32 until the store rounds. `rule`: another one than the plan's."""
-    w = read_weight(plan.store, x.stored, x.grad.shape)
+def advance(plan: Plan, x: Operands, rates: Rates, step_of: StepFunction | None = None) -> Update:
+    """The update as a pure function; float32 until the store rounds. `step_of`: in place of the rule's function."""
+    w = plan.store.read(x.stored, x.grad.shape)
     moments = {name: tensor.to(torch.float32) for name, tensor in x.moments.items()}
-    rule = rule or RULES[plan.rule]
-    step, new_moments = rule(w, x.grad.to(torch.float32), moments, plan.constants, rates, projection=x.projection)
-    bits = x.bits.bits(w.shape, w.device) if isinstance(x.bits, Draw) else x.bits
-    return Update(w, step, new_moments, next_weight(plan.store, x.stored, w, step.delta, bits))
+    step_of = step_of or RULES[plan.rule].step
+    step, new_moments = step_of(w, x.grad.to(torch.float32), moments, plan.constants, rates, projection=x.projection)
+    return Update(w, step, new_moments, plan.store.write(x.stored, w, step.delta, x.bits()).tensors)
 
 
 def apply(plan: Plan, x: Operands, new: Update) -> None:
@@ -88,18 +95,9 @@ def apply(plan: Plan, x: Operands, new: Update) -> None:
     for name, tensor in new.stored.items():
         x.stored[name].copy_(tensor)
     if x.copy is not None:
-        x.copy.copy_(refreshed_copy(plan.store, new.stored, x.copy))
+        x.copy.copy_(plan.store.decode(new.stored, x.copy.shape, x.copy.dtype))
 
 
 def update(plan: Plan, x: Operands, rates: Rates) -> None:
     """`advance`, then `apply`."""
     apply(plan, x, advance(plan, x, rates))
-
-
-def observed_update(plan: Plan, x: Operands, rates: Rates, t: int) -> Observation:
-    """`update` as number `t`, with what an observer wants to know of it."""
-    new = advance(plan, x, rates)
-    before = new.before.clone()  # it may be the very tensor that `apply` writes to
-    apply(plan, x, new)
-    after = read_weight(plan.store, x.stored, before.shape).clone()
-    return Observation(t, before, after, x.grad.to(torch.float32), new.step, new.moments)

@@ -89,23 +89,12 @@ AUTO_BACKEND = "native"
 #: Several GPUs: what remains of each one's speed beside the sum of gradients.
 DATA_PARALLEL_EFFICIENCY = 0.93
 
-#: Share of the memory bandwidth that the optimizer step reaches, by masters: block formats take several passes.
-OPTIMIZER_EFFICIENCY: Mapping[str, float] = {
-    "fp32": 0.6, "bf16": 0.6, "fp8": 0.3, "fp8e4m3": 0.3, "nvfp4": 0.2, "nvfp4s": 0.25,
-}  # fmt: skip
-
 #: FLOP/s of one CPU thread in forward and backward, by compute; FP8 is emulated there (cast, scale, bf16 product). A
 #: server core with bf16 instructions reached 5e10 to 8e10 on the smoke study's models, one without them will not.
 CPU_RATE: Mapping[str, float] = {"bf16": 2.5e10, "fp8": 1.5e10}
 
 #: Seconds of a job before its first step: interpreter, imports, model, data; on a GPU also compilation.
 START_UP_SECONDS: Mapping[str, float] = {"cpu": 8.0, "cuda": 90.0}
-
-#: Bytes a weight takes in its store, scales included: one byte for each FP8 block of 256 (a power of two; an FP16 scale
-#: takes two) and for each NVFP4 block of 16 (e4m3).
-STORED_BYTES: Mapping[str, float] = {
-    "fp32": 4.0, "bf16": 2.0, "fp8": 1 + 1 / 256, "fp8e4m3": 1 + 1 / 256, "nvfp4": 0.5 + 1 / 16, "nvfp4s": 0.5 + 1 / 16,
-}  # fmt: skip
 
 #: Bytes a GPU holds beside tensors: CUDA context, cuBLAS workspaces, what the allocator cannot use.
 GPU_OVERHEAD_BYTES = 2e9

@@ -14,7 +14,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from mpadam.numerics.formats import card_of
 from mpadam.optim.names import OptimizerName
+from mpadam.optim.rules import RULES
 from mpadam.plan.assumptions import (
     ATTENTION_SHARE,
     AUTO_BACKEND,
@@ -27,9 +29,7 @@ from mpadam.plan.assumptions import (
     GPU_OVERHEAD_BYTES,
     HEAD_SHARE,
     LOSS_BYTES_PER_HEAD_WEIGHT,
-    OPTIMIZER_EFFICIENCY,
     SIZE_CLASSES,
-    STORED_BYTES,
     Gpu,
     SizeClass,
 )
@@ -131,10 +131,9 @@ def work(
 
 
 def state_tensors(name: OptimizerName) -> int:
-    """State values a weight: m, v and v_e where the rule has them (paper.md section 2). Apollo-E's few are left out."""
-    moments = {"adamw": 2, "additive-twin": 2, "m-plus-adam": 2, "madam": 0}[name.rule]
-    has_v_e = name.form is not None and name.form != "unnormalized_rho"
-    return moments + (has_v_e and name.second_moment == "full")
+    """State values per weight: those that the rule's card names, without Apollo-E's few."""
+    states = RULES[name.rule].state_names(name.form, name.second_moment)
+    return sum(state != "v_r" for state in states)
 
 
 @dataclass(frozen=True)
@@ -166,13 +165,14 @@ def micro_batch_size(shape: Shape, training: TrainingConfig) -> int:
 
 def weight_bytes(shape: Shape, regime: RegimeConfig, name: OptimizerName, training: TrainingConfig) -> WeightBytes:
     """Weights, gradients and states of a run."""
-    low = shape.low_precision_parameters if regime.masters not in ("fp32", "bf16") else 0
+    card = card_of(regime.masters)
+    low = shape.low_precision_parameters if card.codes else 0
     plain = shape.parameters - low
-    plain_format = "fp32" if regime.masters == "fp32" else "bf16"
+    plain_format = card_of("fp32" if regime.masters == "fp32" else "bf16")
     state = 4 if regime.masters == "fp32" or training.state_dtype == "fp32" else 2
     in_fp32 = training.gradient_dtype == "fp32" or training.global_batch_size > micro_batch_size(shape, training)
     return WeightBytes(
-        stored=low * STORED_BYTES[regime.masters] + plain * STORED_BYTES[plain_format],
+        stored=low * card.bytes_per_weight + plain * plain_format.bytes_per_weight,
         copy=2.0 * (shape.parameters if regime.masters == "fp32" else low),
         gradients=(4.0 if in_fp32 else 2.0) * shape.parameters,
         states=float(state * state_tensors(name) * shape.parameters),
@@ -246,9 +246,7 @@ def gpu_step_seconds(
     speed = gpus * (DATA_PARALLEL_EFFICIENCY if gpus > 1 else 1.0)
     compiled = training.compile is not False  # `auto`: it works on the machine that the run gets
     passes = positions * pass_seconds(shape, fp8_backend(regime, training), gpu, compiled=compiled) / speed
-    optimizer = weight_bytes(shape, regime, name, training).step / (
-        gpu.bandwidth * OPTIMIZER_EFFICIENCY[regime.masters]
-    )
+    optimizer = weight_bytes(shape, regime, name, training).step / (gpu.bandwidth * card_of(regime.masters).bandwidth)
     return passes + optimizer
 
 

@@ -20,22 +20,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mpadam.optim.rules import LN2
-from mpadam.probes.preview import Preview
-from mpadam.probes.survival import BRANCHES
+from mpadam.optim.branches import LN2
+from mpadam.optim.rules import RULES
+from mpadam.optim.update import Preview
 
 
-def descent_sums(update: Preview) -> dict[str, Tensor]:
+def descent_sums(look: Preview) -> dict[str, Tensor]:
     """branch -> float64 (4,): <g, u>, <g, g>, <u, u>, and for how many weights z is not defined (1 + u_m <= 0)."""
+    branches, step, grad = RULES[look.plan.rule].branches, look.update.step, look.operands.grad.to(torch.float32)
     sums = {}
-    if "additive" in BRANCHES[update.rule]:
-        sums["additive"] = _products(update.grad, update.step.additive, undefined=None)
-    if "multiplicative" in BRANCHES[update.rule]:
-        w = update.before
-        relative = torch.where(w == 0, 0.0, update.step.multiplicative / w)
+    if "additive" in branches:
+        sums["additive"] = _products(grad, step.additive, undefined=None)
+    if "multiplicative" in branches:
+        w = look.update.before
+        relative = torch.where(w == 0, 0.0, step.multiplicative / w)
         undefined = relative <= -1.0  # only without a clip (Algorithm 1)
         z = torch.where(undefined, 0.0, relative).log1p()
-        sums["multiplicative"] = _products(LN2 * w * update.grad, z, undefined=undefined.sum())
+        sums["multiplicative"] = _products(LN2 * w * grad, z, undefined=undefined.sum())
     return sums
 
 

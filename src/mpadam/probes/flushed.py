@@ -12,25 +12,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mpadam.numerics import Encoded
-from mpadam.numerics.nvfp4 import NvFp4
+from mpadam.numerics.base import Flushing
 from mpadam.optim.base import LowPrecisionOptimizer
-from mpadam.probes.preview import Preview, preview
+from mpadam.optim.store import encoded
+from mpadam.optim.update import Preview
 
 
-def count_flushed(update: Preview) -> Tensor:
+def count_flushed(look: Preview) -> Tensor:
     """int64 (2,): blocks meant to hold weights (see the module), and those of them that the update stores as zeros.
-    Zeros in other formats."""
-    fmt, plan = update.store.format, update.store
-    if not isinstance(fmt, NvFp4):
+    Zeros in formats that flush none."""
+    fmt, x, update = look.plan.store.format, look.operands, look.update
+    if not isinstance(fmt, Flushing):
         return torch.zeros(2, dtype=torch.int64, device=update.before.device)
-    delta = update.step.delta
-    if plan.has_carry:
-        delta = delta + update.stored_before["carry"].to(torch.float32)
-    tensors = {name.removeprefix("weight."): x for name, x in update.stored.items() if name.startswith("weight.")}
-    target = update.before + delta
-    meant = torch.where(target != 0, target, update.grad)
-    return fmt.count_flushed(meant, Encoded(tensors, update.before.shape))
+    target = look.plan.store.target(x.stored, update.before, update.step.delta, x.bits())
+    meant = torch.where(target != 0, target, x.grad.to(torch.float32))
+    return fmt.count_flushed(meant, encoded(update.stored, update.before.shape))
 
 
 def flushed_record(counts: Tensor) -> dict[str, int]:
@@ -38,16 +34,13 @@ def flushed_record(counts: Tensor) -> dict[str, int]:
     return dict(zip(("blocks", "flushed"), counts.tolist(), strict=True))
 
 
-def holds_nvfp4(optimizer: LowPrecisionOptimizer) -> bool:
-    return any(group["weight_format"].startswith("nvfp4") for group in optimizer.param_groups if group["weight_format"])
+def flushing(optimizer: LowPrecisionOptimizer) -> list[Tensor]:
+    """The parameters with a gradient whose format may store whole blocks as zeros."""
+    members = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    return [p for p in members if isinstance(optimizer.store_of(p).plan.format, Flushing)]
 
 
 def flushed_by_next_step(optimizer: LowPrecisionOptimizer) -> dict[str, int]:
     """`flushed_record` of the step that `optimizer` is about to make; nothing is changed."""
-    updates = [
-        count_flushed(preview(optimizer, p, group))
-        for group in optimizer.param_groups
-        for p in group["params"]
-        if p.grad is not None and isinstance(optimizer.store_of(p).plan.format, NvFp4)
-    ]
+    updates = [count_flushed(optimizer.preview(p)) for p in flushing(optimizer)]
     return flushed_record(torch.stack(updates).sum(0) if updates else torch.zeros(2, dtype=torch.int64))

@@ -11,18 +11,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mpadam.probes.preview import Preview
-
-SECOND_MOMENTS = ("v", "v_e", "v_r")
+from mpadam.optim.update import Preview
 
 
-def count_staleness(update: Preview) -> dict[str, Tensor]:
+def count_staleness(look: Preview) -> dict[str, Tensor]:
     """state -> int64 (3,): entries, of these due, of these stale."""
-    return {name: _count(update, name) for name in SECOND_MOMENTS if name in update.moments}
+    return {name: _count(look, name) for name in look.update.moments if name.startswith("v")}
 
 
-def _count(update: Preview, name: str) -> Tensor:
-    stored, new = update.moments_before[name], update.moments[name]
+def _count(look: Preview, name: str) -> Tensor:
+    stored, new = look.operands.moments[name], look.update.moments[name]
     due = new != stored.to(torch.float32)
     stale = due & (new.to(stored.dtype) == stored)
     return torch.stack([due.new_tensor(due.numel(), dtype=torch.int64), due.sum(), stale.sum()])

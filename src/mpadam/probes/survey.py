@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from mpadam.optim.base import LowPrecisionOptimizer
+from mpadam.optim.update import Preview
 from mpadam.probes.descent import descent_record, descent_sums
-from mpadam.probes.flushed import count_flushed, flushed_record, holds_nvfp4
-from mpadam.probes.preview import Preview, preview
+from mpadam.probes.flushed import count_flushed, flushed_record, flushing
 from mpadam.probes.staleness import count_staleness
 from mpadam.probes.survival import count_survival, survival_record
 
@@ -40,13 +40,14 @@ def survey(model: nn.Module, optimizer: LowPrecisionOptimizer) -> dict[str, Any]
     descent: dict[str, dict[str, Tensor]] = {}
     staleness: dict[str, Tensor] = {}
     flushed: dict[str, Tensor] = {}
+    may_flush = bool(flushing(optimizer))
     for role, update in _updates(model, optimizer):
         _add(survival, {role: count_survival(update)})
         sums = descent_sums(update)
         for place in (ALL, role):
             _add(descent.setdefault(place, {}), sums)
         _add(staleness, count_staleness(update))
-        _add(flushed, {"nvfp4": count_flushed(update)} if holds_nvfp4(optimizer) else {})
+        _add(flushed, {"nvfp4": count_flushed(update)} if may_flush else {})
     return {
         "survival": {role: survival_record(counts, optimizer.rule) for role, counts in survival.items()},
         "descent": {place: descent_record(sums) for place, sums in descent.items()},
@@ -64,7 +65,7 @@ def _updates(model: nn.Module, optimizer: LowPrecisionOptimizer) -> Iterator[tup
     for group in optimizer.param_groups:
         for p in group["params"]:
             if p.grad is not None:
-                yield role_of(names[p], group), preview(optimizer, p, group)
+                yield role_of(names[p], group), optimizer.preview(p)
 
 
 def _add(totals: dict[str, Tensor], more: Mapping[str, Tensor]) -> None:

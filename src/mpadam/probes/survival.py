@@ -2,7 +2,7 @@
 
 Counted for the additive part alone, the multiplicative part alone, and both together (without the decay, which is not
 meant to move a weight by itself: it is below half a unit in the last place of bf16 at any usual rate). Intended: the
-part is not zero. Survived: what would be stored differs from the write of nothing (see `written`).
+part is not zero. Survived: what would be stored differs from the write of nothing (see `StorePlan.part_writer`).
 
 Bins are powers of two of the stored weight before the update: bin e is 2**e <= |w| < 2**(e + 1), the lowest takes
 everything below and the highest everything above it; zero is a bin of its own.
@@ -15,27 +15,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mpadam.optim.rules import Step
-from mpadam.probes.preview import Preview
-from mpadam.probes.written import write_of_nothing, writer
+from mpadam.optim.card import Step
+from mpadam.optim.rules import RULES
+from mpadam.optim.update import Preview
 
 LOWEST, HIGHEST = -24, 3
 BINS = ("zero", *range(LOWEST, HIGHEST + 1))
-#: rule -> the parts of its update. The second branch of the additive twin stands where others are multiplicative.
-BRANCHES = {
-    "adamw": ("additive",),
-    "madam": ("multiplicative",),
-    "m-plus-adam": ("additive", "multiplicative", "both"),
-    "additive-twin": ("additive", "multiplicative", "both"),
-}
 
 
-def count_survival(update: Preview) -> Tensor:
+def parts_of(rule: str) -> tuple[str, ...]:
+    """The branches of a rule, and "both" where it has two."""
+    branches = RULES[rule].branches
+    return branches if len(branches) == 1 else (*branches, "both")
+
+
+def count_survival(look: Preview) -> Tensor:
     """How many weights of each bin each branch lets stand: int64 (bins, 3, ..., 3), an axis of 3 a branch of the
     rule: 0 the part is zero, 1 it is lost, 2 it survives."""
-    branches = BRANCHES[update.rule]
-    write = writer(update)
-    nothing = write_of_nothing(update, write)
+    branches, update, x = parts_of(look.plan.rule), look.update, look.operands
+    write = look.plan.store.part_writer(x.stored, update.stored, update.before, x.bits())
+    nothing = write(update.before.new_zeros(()))
     index = bin_of(update.before)
     for branch in branches:
         part = part_of(update.step, branch)
@@ -65,7 +64,7 @@ def survival_record(counts: Tensor, rule: str) -> dict[str, Any]:
     weights = counts.flatten(1).sum(1)
     held = weights.nonzero().flatten()
     record: dict[str, Any] = {"bins": [BINS[i] for i in held.tolist()], "weights": weights[held].tolist()}
-    for axis, branch in enumerate(BRANCHES[rule], start=1):
+    for axis, branch in enumerate(parts_of(rule), start=1):
         others = [dim for dim in range(1, counts.dim()) if dim != axis]
         of_branch = counts.sum(others)[held] if others else counts[held]
         survived = of_branch[:, 2]

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mpadam.reference.study import run_of, study_of
+from mpadam.reference.study import run_of
 from mpadam.study.auto import auto_here
-from mpadam.study.load import merge
+from mpadam.study.load import merge, parse_study
 from mpadam.study.run_folder import read_json
 from mpadam.study.spec import RunFile, resolve, run_request
 
@@ -24,7 +24,7 @@ def run_file(content: Mapping[str, Any], *, data: Path, run_dir: Path) -> RunFil
     manifest = read_manifest(data)
     settings = manifest["request"]["sequences"]
     _check_cut(content["data"], settings, data)
-    config = study_of(merge(content, {"data": settings}))
+    config = parse_study(merge(content, {"data": settings}))
     request = run_request(config, run_of(config))
     return resolve(
         request,

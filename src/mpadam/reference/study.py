@@ -1,7 +1,7 @@
 """From a launch command to a study of one run: the configuration, and what a reader should know of the translation.
 
 translation = translate(read_command(text))
-config = study_of(translation)           # validated; or an overlay over config.yaml: translation.content
+config = parse_study(translation.content)    # or an overlay over config.yaml
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from mpadam.reference.models import STEPS_1X, model_of
 from mpadam.reference.regime import regime_of
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey, run_keys
-from mpadam.study.load import ConfigError, parse_study
 
 OPTIMIZER, ENTRY = "m-plus-adam", "m-plus-adam@reference"
 TOKENIZERS = {"hf-internal-testing/llama-tokenizer": "data/tokenizers/llama", "t5-base": "data/tokenizers/t5-base"}
@@ -76,20 +75,6 @@ def translate(command: Command) -> Translation:
         ],
     }
     return Translation(content, tuple(_notes(command)), command.processes)
-
-
-def study_of(content: Mapping[str, Any]) -> StudyConfig:
-    """The validated study.
-
-    Raises ConfigError, and says so plainly where this version does not train in that regime.
-    """
-    try:
-        return parse_study(content)
-    except ConfigError as error:
-        if not str(error).startswith("regimes."):
-            raise
-        regime = next(iter(content["regimes"]))
-        raise ConfigError(f"regime {regime}: this version does not train in it yet ({error})") from None
 
 
 def run_of(config: StudyConfig) -> RunKey:

@@ -11,8 +11,10 @@ import math
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic_core import PydanticKnownError
 
 from mpadam.llama import LlamaSize
+from mpadam.numerics.formats import BY_MASTERS
 from mpadam.optim.hyperparameters import check_hyperparameters
 from mpadam.optim.names import OptimizerName, parse_optimizer_name
 from mpadam.study.diagnostics import Diagnostics
@@ -85,11 +87,11 @@ class ModelConfig(LlamaSection):
 class RegimeConfig(Section):
     """A precision regime: the format of stored weights (masters), and that of matrix products (compute)."""
 
-    masters: Literal["fp32", "bf16", "fp8", "fp8e4m3", "nvfp4", "nvfp4s"] = Field(
-        description="Format in which the weights of attention and MLP projections are stored between updates. `fp8` "
-        "is e5m2 and `fp8e4m3` is e4m3, both in blocks; `nvfp4s` is `nvfp4` with a power of two as tensor scale, "
-        "which changes only when it has to. Embeddings, norms and the output head are bf16, or fp32 where this is "
-        "`fp32`."
+    masters: str = Field(
+        description="Format in which the weights of attention and MLP projections are stored between updates: `fp32`, "
+        "`bf16`, `fp8` (e5m2) or `fp8e4m3` in blocks, `nvfp4`, or `nvfp4s`, which is `nvfp4` with a power of two as "
+        "tensor scale that changes only when it has to. Embeddings, norms and the output head are bf16, or fp32 where "
+        "this is `fp32`."
     )
     compute: Literal["bf16", "fp8"] = Field(
         description="Precision of the operands of the matrix products of attention and MLP projections. `fp8` is "
@@ -99,6 +101,11 @@ class RegimeConfig(Section):
         256,
         description="Number of consecutive weights of a row that share one scale; used by the masters `fp8` and "
         "`fp8e4m3`. The default is the reference command's.",
+    )
+    block_rows: PositiveInt = Field(
+        1,
+        description="Number of rows of a block; above 1, blocks are tiles of `block_rows` x `block_size` weights. Used "
+        "by the masters `fp8` and `fp8e4m3`.",
     )
     power_of_two_scale: bool = Field(
         True,
@@ -134,13 +141,21 @@ class RegimeConfig(Section):
 
     @model_serializer(mode="wrap")
     def _without_absent_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """`carry_dtype` came later: it enters neither run.yaml nor the hash while it says what runs did before."""
+        """Fields that came later enter neither run.yaml nor the hash while they say what runs did before."""
+        before = {"carry_dtype": "bf16", "block_rows": 1}
         fields: dict[str, Any] = handler(self)
-        return {key: value for key, value in fields.items() if (key, value) != ("carry_dtype", "bf16")}
+        return {key: value for key, value in fields.items() if key not in before or value != before[key]}
+
+    @field_validator("masters")
+    @classmethod
+    def _known_format(cls, masters: str) -> str:
+        if masters not in BY_MASTERS:
+            raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, BY_MASTERS))})
+        return masters
 
     @model_validator(mode="after")
     def _shadow_beside_codes(self) -> RegimeConfig:
-        if self.shadow != "none" and self.masters in ("fp32", "bf16"):
+        if self.shadow != "none" and not BY_MASTERS[self.masters].codes:
             raise ValueError(
                 f"shadow {self.shadow!r} stands beside weights kept as codes, not beside {self.masters} masters; "
                 "write  shadow: none"

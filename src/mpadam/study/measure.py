@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from mpadam.optim.names import MASTERS, parse_optimizer_name
+from mpadam.numerics.formats import BY_MASTERS
+from mpadam.optim.names import parse_optimizer_name
 from mpadam.study.options import Kinds, Options, kinds, parsed
 
 _OPTIMIZERS = (
@@ -93,8 +94,8 @@ class StepTime(Options):
             raise ValueError(f"shapes = {self.shapes}: give at least one matrix, e.g. [[256, 256]]")
         for optimizer in self.optimizers:
             parse_optimizer_name(optimizer)
-        if unknown := set(self.masters) - set(MASTERS):
-            raise ValueError(f"masters = {min(unknown)!r}: give some of {', '.join(MASTERS)}")
+        if unknown := set(self.masters) - set(BY_MASTERS):
+            raise ValueError(f"masters = {min(unknown)!r}: give some of {', '.join(BY_MASTERS)}")
 
 
 @dataclass(frozen=True)

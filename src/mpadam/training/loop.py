@@ -22,7 +22,7 @@ from torch import Tensor
 from mpadam.model.fp8.control import fp8_step
 from mpadam.model.loss import loss_sum
 from mpadam.model.products import bf16_products
-from mpadam.probes.flushed import holds_nvfp4
+from mpadam.probes.flushed import flushing
 from mpadam.study.spec import TrainingSpec
 from mpadam.training import checkpoint as checkpoints
 from mpadam.training.evaluation import evaluate
@@ -96,7 +96,7 @@ def _steps(session: Session, stop: Stopper, records: Records) -> Ended:
         flushed = None
         if probed and "nvfp4" in probed:
             flushed = flushed_share(probed["nvfp4"])
-        elif not probed and is_logged(spec, step) and holds_nvfp4(session.optimizer):
+        elif not probed and is_logged(spec, step) and flushing(session.optimizer):
             flushed = counted_update(session, gradients, meter)
         elif not probed:
             update(session, gradients)

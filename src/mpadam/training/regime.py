@@ -15,24 +15,19 @@ from mpadam.model.fp8.convert import convert_to_fp8
 from mpadam.model.fp8.recipe import Fp8Recipe
 from mpadam.model.liger import apply_liger
 from mpadam.model.widths import fill_up_mlps
-from mpadam.numerics import Fp8Blocks
 from mpadam.numerics.base import Format
+from mpadam.numerics.formats import card_of
 from mpadam.optim.base import LowPrecisionOptimizer
 from mpadam.optim.groups import Row, listing
-from mpadam.optim.registry import weight_format_of
 from mpadam.study.config import RegimeConfig
 from mpadam.study.spec import RunSpec
 from mpadam.training.ranks import ALONE, Ranks
 
 
 def weight_format(regime: RegimeConfig) -> str | Format:
-    """What the projections are stored in: a name, or FP8 blocks as the regime wants them."""
-    name = weight_format_of(regime.masters)
-    if not name.startswith("fp8_"):
-        return name
-    return Fp8Blocks(
-        fmt=name.removeprefix("fp8_"), block_size=regime.block_size, power_of_two_scale=regime.power_of_two_scale
-    )
+    """What the projections are stored in: a name, or a format as the regime's own fields want it."""
+    card = card_of(regime.masters)
+    return card.build(**{key: getattr(regime, key) for key in card.options}) if card.options else card.name
 
 
 def compute_model(spec: RunSpec, ranks: Ranks = ALONE) -> LlamaForCausalLM:

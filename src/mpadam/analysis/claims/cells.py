@@ -12,6 +12,7 @@ from typing import Any
 from mpadam.analysis.cells import CellKey
 from mpadam.analysis.claims.data import Contrast, Perplexity, Probe, Term, Trend, Where, family
 from mpadam.analysis.collect import Collected
+from mpadam.numerics.formats import card_of
 from mpadam.study.config import RegimeConfig, StudyConfig
 
 
@@ -156,9 +157,9 @@ def related_regime(config: StudyConfig, regime: str, changes: Mapping[Any, str])
 
 def _meaning(regime: RegimeConfig) -> dict[str, Any]:
     fields: dict[str, Any] = {"masters": regime.masters, "compute": regime.compute}
-    if regime.masters.startswith("fp8"):
-        fields |= {"block_size": regime.block_size, "power_of_two_scale": regime.power_of_two_scale}
-    if regime.masters not in ("fp32", "bf16"):
+    card = card_of(regime.masters)
+    fields |= {key: getattr(regime, key) for key in card.options}
+    if card.codes:
         fields |= {"shadow": regime.shadow}
     if regime.compute == "fp8":
         fields |= {"amax_history": regime.amax_history, "margin": regime.margin, "fp8_eval": regime.fp8_eval}

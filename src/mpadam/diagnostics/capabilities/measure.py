@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from mpadam.diagnostics.capabilities.edges import Edges, find_edges
-from mpadam.diagnostics.scene import Scene, reference_rates, reference_step, scene
+from mpadam.diagnostics.scene import reference_rates, reference_step, scene
 from mpadam.numerics.formats import get_format
 from mpadam.optim.names import parse_optimizer_name
 from mpadam.optim.registry import build_optimizer
-from mpadam.optim.store import StorePlan, WeightStore
+from mpadam.optim.store import StorePlan, draw_of
 from mpadam.study.diagnostics import Capabilities
 
 COPIES_OF_A_TASK = 64  # where rounding is by chance
@@ -93,22 +93,17 @@ def _moves(magnitudes: Tensor, fmt: str, optimizer: str, write_back: str, option
     format_ = get_format(fmt)
     copies = options.copies if write_back == "stochastic" else 1
     placed = scene(magnitudes, format_, deviation=options.deviation, copies=copies)
-    store = _store(placed, StorePlan(format_, write_back))
-    before = placed.at_probes(store.read())
-    stored = before[:, 0]  # rounding to nearest made all copies the same
-    away = torch.where(stored < 0, 1.0, -1.0)  # of a weight that is stored as zero: upwards
-    step = reference_step(optimizer, stored, options.gradient * away, options).delta
+    plan, shape = StorePlan(format_, write_back), placed.weights.shape
+    stored = plan.initial(placed.weights)
+    before = placed.at_probes(plan.read(stored, shape))
+    weights = before[:, 0]  # rounding to nearest made all copies the same
+    away = torch.where(weights < 0, 1.0, -1.0)  # of a weight that is stored as zero: upwards
+    step = placed.spread(reference_step(optimizer, weights, options.gradient * away, options).delta)
     moved = torch.zeros_like(before, dtype=torch.bool)
     for t in range(1, options.updates + 1):
-        store.write(store.read(), placed.spread(step), t)
-        moved |= placed.at_probes(store.read()) != before
+        bits = draw_of(seed=0, tensor_id=0, t=t).bits(shape, step.device) if plan.needs_bits else None
+        stored = plan.write(stored, plan.read(stored, shape), step, bits).tensors
+        moved |= placed.at_probes(plan.read(stored, shape)) != before
         if moved.all():
             break
     return moved.double().mean(dim=1) >= 0.5
-
-
-def _store(placed: Scene, plan: StorePlan) -> WeightStore:
-    """A weight store that holds a scene; its compute copy is bf16."""
-    store = WeightStore(plan, placed.weights.to(torch.bfloat16), {})
-    store.initialise(placed.weights)
-    return store

@@ -3,9 +3,9 @@
     trace = trace_step(Dataflow(), {"masters": "fp8", "compute": "fp8"})
 
 Hooks see the tensors that go in and out of the layer; a dispatch mode sees every matrix product that torch carries out
-for it; the optimizer's observer sees the arithmetic of the update; states and stored weight are looked at afterwards.
-Formats that no dtype tells (FP8 values that an emulated product holds in bf16) are found from values. Nothing is read
-from the configuration.
+for it; the optimizer shows the arithmetic of the update before it is made; states and stored weight are looked at
+afterwards. Formats that no dtype tells (FP8 values that an emulated product holds in bf16) are found from values.
+Nothing is read from the configuration.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mpadam.diagnostics.dataflow.session import STEPS, tiny_session
 from mpadam.model.fp8.linear import Fp8Linear
 from mpadam.numerics.grids import BF16, E4M3, E5M2, FP32, get_grid, round_to_grid
-from mpadam.optim.update import Observation
+from mpadam.optim.base import LowPrecisionOptimizer
 from mpadam.study.diagnostics import Dataflow
 from mpadam.training.loop import backward, set_rates, update
 from mpadam.training.session import Session
@@ -135,23 +135,22 @@ def _watched_step(session: Session, layer: nn.Linear, step: int) -> _Notes:
         notes.tensor("dY", dy[0])
         products.watching = False
 
-    def on_update(p: Tensor, seen: Observation) -> None:
-        if p is layer.weight:
-            notes.arithmetic |= {dtype_name(x) for x in (seen.before, seen.grad, seen.step.delta)}
+    def before_update(optimizer: LowPrecisionOptimizer, *_: Any) -> None:
+        coming = optimizer.preview(layer.weight).update
+        notes.arithmetic |= {dtype_name(x) for x in (coming.before, coming.step.delta, *coming.moments.values())}
 
     hooks = [
         layer.register_forward_pre_hook(products.watch),
         layer.register_forward_hook(after_forward),
         layer.register_full_backward_pre_hook(products.watch),
         layer.register_full_backward_hook(after_backward),
+        session.optimizer.register_step_pre_hook(before_update),
         layer.weight.register_post_accumulate_grad_hook(lambda p: notes.tensor("dW", p.grad)),
     ]
-    session.optimizer.observer = on_update
     try:
         with products:
             _step(session, step)
     finally:
-        session.optimizer.observer = None
         for hook in hooks:
             hook.remove()
     return notes

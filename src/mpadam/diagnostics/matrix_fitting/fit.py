@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from itertools import product
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mpadam.diagnostics.matrix_fitting.tasks import Problem
-from mpadam.numerics.formats import Bf16
-from mpadam.optim.base import DTYPES, rates_at
+from mpadam.optim.card import Constants, Rates, State, Step, StepFunction
 from mpadam.optim.hyperparameters import check_hyperparameters
 from mpadam.optim.names import parse_optimizer_name
-from mpadam.optim.rules import RULES, Constants, Rates, Rule, State, Step, state_shapes
-from mpadam.optim.store import StorePlan
-from mpadam.optim.update import Operands, Plan, advance, apply
+from mpadam.optim.options import rates_at
+from mpadam.optim.registry import build_optimizer
+from mpadam.optim.rules import RULES
+from mpadam.optim.update import Preview, advance, apply
 from mpadam.study.diagnostics import MatrixFitting
 
 #: single branches have one rate, the others two
@@ -36,8 +36,7 @@ METHODS = (
     "m-plus-adam-unnormalized",
     "additive-twin",
 )
-SINGLE = ("adamw", "madam")
-CODES = "weight.codes"  # the tensor of a bf16 store that holds the weight
+SINGLE = tuple(method for method in METHODS if len(RULES[parse_optimizer_name(method).rule].branches) == 1)
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,8 @@ class Sweep:
 def rate_points(method: str, options: MatrixFitting) -> list[dict[str, float]]:
     """The rates that are tried for a method."""
     if method in SINGLE:
-        return [{"lr": lr} for lr in (options.rates_adamw if method == "adamw" else options.rates_madam)]
+        additive = RULES[parse_optimizer_name(method).rule].branches == ("additive",)
+        return [{"lr": lr} for lr in (options.rates_adamw if additive else options.rates_madam)]
     pairs = product(options.rates_additive, options.rates_multiplicative)
     return [{"lr": lr, "lr_mult": lr_mult} for lr, lr_mult in pairs]
 
@@ -80,29 +80,29 @@ def fit(method: str, problem: Problem, options: MatrixFitting) -> Sweep:
     shape = (len(points), *problem.start.shape)
     target = problem.target.expand(shape).flatten(0, 2)
     start = problem.start.expand(shape).flatten(0, 2)
-    plan = _plan(method)
     w = start.to(torch.bfloat16)  # `expand` made no copy, this does
-    moments = {
-        name: torch.zeros((len(w), *size), dtype=DTYPES[options.state_dtype])
-        for name, size in state_shapes(plan.rule, w.shape[1:], plan.constants).items()
-    }
-    rule = _each_matrix(RULES[plan.rule])
+    one = _preview_of_one(method, w[0], options)
+    operands = one.operands._replace(
+        stored=dict.fromkeys(one.operands.stored, w),  # a bf16 store holds the weight and nothing else
+        moments={name: torch.zeros_like(m).repeat(len(w), 1, 1) for name, m in one.operands.moments.items()},
+    )
+    step_of = _each_matrix(RULES[one.plan.rule].step)
     errors = [relative_error(w, target)]
     for t in range(1, options.steps + 1):
         gradient = (w.float() - target).to(torch.bfloat16)
-        operands = Operands(copy=None, stored={CODES: w}, moments=moments, grad=gradient, bits=None, projection=None)
+        operands = operands._replace(grad=gradient)
         rates = _rates(method, points, t, repeats=len(w) // len(points))
-        apply(plan, operands, advance(plan, operands, rates, rule))
+        apply(one.plan, operands, advance(one.plan, operands, rates, step_of))
         errors.append(relative_error(w, target))
     return Sweep(method, points, torch.stack(errors).unflatten(1, shape[:3]))
 
 
-def _plan(method: str) -> Plan:
-    name = parse_optimizer_name(method)
-    values = check_hyperparameters(name, {})
-    given = {key: values[key] for key in ("beta1", "beta2", "eps", "tau", "max_relative_step") if key in values}
-    form = {} if name.form is None else {"multiplicative_form": name.form}
-    return Plan(name.rule, Constants(**given, **form), StorePlan(Bf16()))  # type: ignore[arg-type]
+def _preview_of_one(method: str, w: Tensor, options: MatrixFitting) -> Preview:
+    """Plan and operands of the optimizer itself on one matrix `w`, bf16 [size, size]."""
+    p = nn.Parameter(w.clone())
+    optimizer = build_optimizer([{"params": [p]}], method, {}, masters="bf16", state_dtype=options.state_dtype)
+    p.grad = torch.zeros_like(p)
+    return optimizer.preview(p)
 
 
 def _rates(method: str, points: list[dict[str, float]], t: int, *, repeats: int) -> Rates:
@@ -114,14 +114,14 @@ def _rates(method: str, points: list[dict[str, float]], t: int, *, repeats: int)
     return Rates(*(column.repeat_interleave(repeats) for column in columns))
 
 
-def _each_matrix(rule: Rule) -> Rule:
+def _each_matrix(step_of: StepFunction) -> StepFunction:
     """The rule applied to each matrix of a batch by itself, with rates of its own."""
 
     def batched(
         w: Tensor, g: Tensor, state: Mapping[str, Tensor], c: Constants, r: Rates, *, projection: Tensor | None = None
     ) -> tuple[Step, State]:
         def one(w: Tensor, g: Tensor, state: dict[str, Tensor], r: Rates) -> tuple[tuple[Tensor, ...], State]:
-            step, new = rule(w, g, state, c, r, projection=None)
+            step, new = step_of(w, g, state, c, r, projection=None)
             return tuple(part.expand_as(w) for part in step), new
 
         parts, new_state = torch.vmap(one)(w, g, dict(state), r)

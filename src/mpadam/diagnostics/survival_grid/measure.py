@@ -10,8 +10,8 @@ from torch import Tensor
 
 from mpadam.diagnostics.scene import Scene, reference_step, scene
 from mpadam.numerics.formats import get_format
-from mpadam.optim.rules import Step
-from mpadam.optim.store import StorePlan, WeightStore, next_weight, read_weight
+from mpadam.optim.card import Step
+from mpadam.optim.store import StorePlan
 from mpadam.study.diagnostics import SurvivalGrid
 
 _SPAN, _BISECTIONS = 2.0**20, 24  # of the search for the least step that survives
@@ -69,18 +69,17 @@ def measure(fmt: str, options: SurvivalGrid) -> Survival:
     generator = torch.Generator().manual_seed(0)
     drawn = _magnitudes(options, generator)
     placed = scene(drawn.flatten(), get_format(fmt), deviation=options.deviation)
-    store = WeightStore(StorePlan(get_format(fmt)), placed.weights.to(torch.bfloat16), {})
-    store.initialise(placed.weights)
-    weights = placed.at_probes(store.read())[:, 0]
+    stored = _Stored(StorePlan(get_format(fmt)), placed)
+    weights = placed.at_probes(stored.weights)[:, 0]
     gradient = options.gradient * torch.where(torch.rand(weights.shape, generator=generator) < 0.5, -1.0, 1.0)
     steps = [_of(reference_step(part.optimizer, weights, gradient, options), part.branch) for part in PARTS]
     binned = [step.view(drawn.shape) for step in steps]
     return Survival(
         fmt,
         magnitudes=drawn.log().mean(1).exp(),
-        least=torch.stack(torch.aminmax(_least_step(store, placed, -gradient.sign()).view(drawn.shape), dim=1)),
+        least=torch.stack(torch.aminmax(_least_step(stored, -gradient.sign()).view(drawn.shape), dim=1)),
         sizes=torch.stack([step.abs().mean(1) for step in binned]),
-        shares=torch.stack([_changes(store, placed, step).view(drawn.shape).double().mean(1) for step in steps]),
+        shares=torch.stack([stored.changes(step).view(drawn.shape).double().mean(1) for step in steps]),
         zeros=(weights == 0).view(drawn.shape).double().mean(1),
     )
 
@@ -97,21 +96,28 @@ def _of(step: Step, branch: str) -> Tensor:
     return part
 
 
-def _changes(store: WeightStore, placed: Scene, delta: Tensor) -> Tensor:
-    """Whether writing `delta` changes the stored weight of each probe; nothing is kept. (probes,) -> (probes,) bool."""
-    before = store.read()
-    written = next_weight(store.plan, store.tensors, before, placed.spread(delta), None)
-    after = read_weight(store.plan, written, before.shape)
-    return (placed.at_probes(after) != placed.at_probes(before))[:, 0]
+class _Stored:
+    """A scene in the store of one plan."""
+
+    def __init__(self, plan: StorePlan, placed: Scene) -> None:
+        self.plan, self.placed = plan, placed
+        self.tensors = plan.initial(placed.weights)
+        self.weights = plan.read(self.tensors, placed.weights.shape)
+
+    def changes(self, delta: Tensor) -> Tensor:
+        """Whether writing `delta` [probes] changes the stored weight of each probe, bool [probes]; nothing is kept."""
+        written = self.plan.write(self.tensors, self.weights, self.placed.spread(delta), None)
+        after = self.plan.read(written.tensors, self.weights.shape)
+        return (self.placed.at_probes(after) != self.placed.at_probes(self.weights))[:, 0]
 
 
-def _least_step(store: WeightStore, placed: Scene, sign: Tensor) -> Tensor:
+def _least_step(stored: _Stored, sign: Tensor) -> Tensor:
     """The smallest step of this sign that changes each stored weight, by bisection of its logarithm; (probes,)."""
-    weights = placed.at_probes(store.read())[:, 0]
-    high = weights.abs().clamp(min=float(placed.weights.abs().median())) * 2
+    weights = stored.placed.at_probes(stored.weights)[:, 0]
+    high = weights.abs().clamp(min=float(stored.placed.weights.abs().median())) * 2
     low = high / _SPAN
     for _ in range(_BISECTIONS):
         middle = (low * high).sqrt()
-        survives = _changes(store, placed, sign * middle)
+        survives = stored.changes(sign * middle)
         low, high = torch.where(survives, low, middle), torch.where(survives, middle, high)
     return high

@@ -25,7 +25,7 @@ from mpadam.machine import gpu_name
 from mpadam.measure.gpu.parts import Case, FailedError, KilledError, Row, Setting, apart, need
 from mpadam.measure.gpu.products import digest
 from mpadam.model.capabilities import COMPUTE
-from mpadam.optim.names import MASTERS
+from mpadam.numerics.formats import BY_MASTERS
 from mpadam.study.auto import auto_here
 from mpadam.study.grid import RunKey
 from mpadam.study.run_folder import RunFolder, read_metrics
@@ -54,7 +54,7 @@ def bits_cases(setting: Setting) -> Iterator[Case]:
 
 def regime_cases(setting: Setting) -> Iterator[Case]:
     """Every regime, its FP8 products native."""
-    for masters in MASTERS:
+    for masters in BY_MASTERS:
         for compute in COMPUTE:
             regime = f"{masters}-{compute}"
             yield Case(regime, partial(one_regime, setting, regime))

@@ -1,0 +1,13 @@
+"""The update rules, one file each: found here, not listed.
+
+A file declares a `mpadam.optim.card.Rule` and the function that it names, line by line as in paper.md section 2. It
+imports torch, if at all, inside that function: a study reads cards without torch.
+"""
+
+from __future__ import annotations
+
+from mpadam.cards import cards_in
+from mpadam.optim.card import Rule
+
+#: name -> card
+RULES: dict[str, Rule] = cards_in(__name__, Rule)
