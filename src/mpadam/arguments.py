@@ -42,6 +42,11 @@ def add_study(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--view", choices=["", "paper"], default="", help="write to this folder of the study's")
 
 
+def add_records_only(parser: argparse.ArgumentParser) -> None:
+    """--records-only: the tables and figures are left to `mpadam exhibit`, as the workflow does."""
+    parser.add_argument("--records-only", action="store_true", help="write no tables and figures of it")
+
+
 def study_of(args: argparse.Namespace) -> tuple[StudyConfig, StudyPaths]:
     """The study that `add_study`'s arguments name. Raises ConfigError if its configuration is wrong."""
     from mpadam.study.load import load_study
@@ -74,3 +79,4 @@ def add_kinds(
             help=f"fields of {options} to change; what is left out keeps its default",
         )
         subparser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help=out)
+        add_records_only(subparser)

@@ -12,8 +12,8 @@ import yaml
 from analysis_fakes import FakeStudy
 from claims_samples import PLACE, WIGGLE, cell_of, claims_study, gained_study, give, judged, raise_cost, verdicts
 
-from mpadam.analysis.claims.cells import related_regime
-from mpadam.analysis.claims.report import claims_content, claims_table
+from mpadam.claims.cells import related_regime
+from mpadam.claims.report import claims_content, claims_table
 from mpadam.analysis.collect import collect
 from mpadam.analysis.render import RENDERERS
 from mpadam.cli import main

@@ -7,10 +7,10 @@
 rule site:
     input:
         study=f"{ROOT}/{{view}}study.yaml",
-        tables=rules.aggregate.output,
+        runs=rules.aggregate.output,
         claims=rules.claims.output,
-        diagnostics=STUDY.for_paper(PAPER_PIECES),
-        code=sources("site"),
+        exhibits=EXHIBITS.files,
+        code=code_of("mpadam.site.write"),
     output:
         pages=directory(f"{ROOT}/{{view}}pages"),
         index=report(

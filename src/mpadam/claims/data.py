@@ -1,7 +1,8 @@
 """The claims as data: what is claimed, on which cells it is tried, and what would falsify it.
 
-`claims.yaml` is fixed before any result is looked at, and every report prints its SHA-256. All claims are of one shape:
-a number of each seed, a linear contrast, is held against a threshold.
+A claim is one file of `claimed/`, an entry of the list that these files make, put together in the order of their names.
+They are fixed before any result is looked at, and every report prints the SHA-256 of the whole. All claims are of one
+shape: a number of each seed, a linear contrast, is held against a threshold.
 
     for claim in load_claims(CLAIMS).claims: ...
 """
@@ -15,10 +16,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from mpadam.study.load import ConfigError, read_yaml
+from mpadam.study.load import ConfigError, parse_yaml
 from mpadam.study.section import Section
 
-CLAIMS = Path(__file__).parents[1] / "claims.yaml"
+CLAIMS = Path(__file__).parent / "claimed"
 
 
 class Term(Section):
@@ -130,7 +131,7 @@ class Fit(Section):
 
 
 class Exact(Section):
-    """Something computed without chance, so that it has no seeds: a function of `mpadam.analysis.claims.measured`."""
+    """Something computed without chance, so that it has no seeds: a function of `mpadam.claims.measured`."""
 
     kind: Literal["exact"]
     measurement: Literal["capabilities", "growth", "sweep_agreement"]
@@ -254,11 +255,15 @@ class Claims:
 
 
 def load_claims(path: Path = CLAIMS) -> Claims:
-    """Read and check the file. Raises ConfigError, in one line, for the first thing that is wrong."""
+    """Read and check a file, or the files of a folder. Raises ConfigError, in one line, for the first thing wrong."""
+    files = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
     try:
-        content = ClaimsFile.model_validate(read_yaml(path))
+        raw = b"".join(file.read_bytes() for file in files)
+        content = ClaimsFile.model_validate(parse_yaml(raw.decode(), str(path)))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "claims"
         raise ConfigError(f"{path}: {where}: {first['msg']}, but it is {first['input']!r:.60}") from None
-    return Claims(content.alpha, content.claims, hashlib.sha256(path.read_bytes()).hexdigest())
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    return Claims(content.alpha, content.claims, hashlib.sha256(raw).hexdigest())

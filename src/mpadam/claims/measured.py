@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mpadam.analysis.claims.data import Fit, FitComparison, Fitted
-from mpadam.analysis.claims.samples import Sample
+from mpadam.claims.data import Fit, FitComparison, Fitted
+from mpadam.claims.samples import Sample
 from mpadam.analysis.style import optimizer_styles
 from mpadam.presence import is_there
 

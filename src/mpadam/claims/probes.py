@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from mpadam.analysis.cells import CellKey
-from mpadam.analysis.claims.cells import Source
-from mpadam.analysis.claims.data import Probe
-from mpadam.analysis.claims.samples import Number, Numbers, Sample
+from mpadam.claims.cells import Source
+from mpadam.claims.data import Probe
+from mpadam.claims.samples import Number, Numbers, Sample
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.probes import Looks
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from mpadam.analysis.cells import CellKey
-from mpadam.analysis.claims.cells import Slot, Weighted
-from mpadam.analysis.claims.samples import Sample, Sweep
+from mpadam.claims.cells import Slot, Weighted
+from mpadam.claims.samples import Sample, Sweep
 from mpadam.analysis.collect import Collected
-from mpadam.analysis.tables import number_text
+from mpadam.analysis.texts import number_text
 from mpadam.analysis.tunings import Tuning
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import TuningKey, selection_key

@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 
 from mpadam.analysis.cells import BASELINE
-from mpadam.analysis.claims.cells import Slot
-from mpadam.analysis.claims.samples import Reported
+from mpadam.claims.cells import Slot
+from mpadam.claims.samples import Reported
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.entries import METHOD
 

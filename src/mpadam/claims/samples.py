@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mpadam.analysis.cells import CellKey
-from mpadam.analysis.claims.cells import Slot, Source, Weighted
+from mpadam.claims.cells import Slot, Source, Weighted
 from mpadam.analysis.collect import Collected
 from mpadam.study.load import ConfigError
 

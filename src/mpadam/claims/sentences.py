@@ -1,7 +1,7 @@
 """What a README says of a study's results, made of its claims.json, so that no sentence says more than the data do.
 
-python -m mpadam.analysis.claims.sentences results/example/pilot/paper                    # print it
-python -m mpadam.analysis.claims.sentences results/example/pilot/paper --into README.md   # between its two markers
+python -m mpadam.claims.sentences results/example/pilot/paper                    # print it
+python -m mpadam.claims.sentences results/example/pilot/paper --into README.md   # between its two markers
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpadam.analysis.claims.report import FILE
-from mpadam.analysis.claims.verdicts import CONTRADICTED, NOT_BRACKETED, NOT_RUN, NOT_TESTABLE, SUPPORTED, VERDICTS
-from mpadam.analysis.claims.words import gain_text
+from mpadam.claims.report import FILE
+from mpadam.claims.verdicts import CONTRADICTED, NOT_BRACKETED, NOT_RUN, NOT_TESTABLE, SUPPORTED, VERDICTS
+from mpadam.claims.words import gain_text
 from mpadam.atomic import write_text
 from mpadam.study.load import ConfigError
 from mpadam.training.folder import read_json
 
-BEGIN, END = "<!-- results: mpadam.analysis.claims.sentences -->", "<!-- end of results -->"
+BEGIN, END = "<!-- results: mpadam.claims.sentences -->", "<!-- end of results -->"
 #: claims that a README tells with their numbers; the others are counted, and the page has them all
 TOLD = ("1", "2", "3", "4", "precision", "survival", "a", "c")
 BAR = "\\|"  # within a table

@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mpadam.analysis.claims.data import Claim
-from mpadam.analysis.claims.samples import Sample
-from mpadam.analysis.claims.statistics import (
+from mpadam.claims.data import Claim
+from mpadam.claims.samples import Sample
+from mpadam.claims.statistics import (
     MOST_SEEDS,
     Share,
     Spread,
@@ -30,7 +30,7 @@ from mpadam.analysis.claims.statistics import (
     seeds_needed,
     spread,
 )
-from mpadam.analysis.claims.words import interval_text, shown, signed
+from mpadam.claims.words import interval_text, shown, signed
 
 SUPPORTED, CONTRADICTED, INCONCLUSIVE = "supported", "contradicted", "inconclusive"
 NOT_TESTABLE, NOT_BRACKETED, NOT_RUN = "not testable here", "not bracketed", "not run"

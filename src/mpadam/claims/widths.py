@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mpadam.analysis.claims.data import Rates
-from mpadam.analysis.claims.samples import Sample
+from mpadam.claims.data import Rates
+from mpadam.claims.samples import Sample
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.style import optimizer_styles
 from mpadam.analysis.tunings import Tuning

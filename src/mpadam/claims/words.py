@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mpadam.analysis.claims.data import Claim, Perplexity, Probe, Trend
+from mpadam.claims.data import Claim, Perplexity, Probe, Trend
 
 
 def signed(value: float | None) -> str:

@@ -1,212 +1,177 @@
-"""The ablations as a figure: a panel an axis, perplexity against the levels, and the forms side by side."""
+"""The ablations as pictures: a panel for each value that was changed, filled where it is M+Adam's own; below, the forms and
+the additive twin. Look for panels whose points leave the dotted line, and for forms that do as well without a
+multiplicative branch.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
+import pandas as pd
+import seaborn.objects as so
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
-from mpadam.analysis.ablations import FORM, Ablation, Level, ablation_table, ablations
+from mpadam.analysis.ablations import FORM, Ablation, Level, ablations, levels_frame
 from mpadam.analysis.cells import BASELINE, Cell, CellKey, cells
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.entries import METHOD
-from mpadam.analysis.pictures import Picture, drawing
-from mpadam.analysis.style import OPTIMIZERS, SYMBOLS, OptimizerStyle, optimizer_styles
-from mpadam.analysis.tables import perplexity_text
+from mpadam.analysis.style import OPTIMIZERS, SYMBOLS, optimizer_styles
+from mpadam.analysis.texts import perplexity_text
+from mpadam.exhibits.kit import panels as kit
+from mpadam.exhibits.kit.pictures import Picture, drawing
+from mpadam.exhibits.kit.words import alternative, seeds_text
+from mpadam.exhibits.source import Source
 
-PANELS_A_ROW = 4
-PANEL_WIDTH, PANEL_HEIGHT, LEGEND_WIDTH = 2.3, 2.1, 1.9  # inches
-LABEL_CHARACTERS = 18  # of tick labels of equal length that fit side by side
-_GREY = "#444444"
+NAME = "ablations"
+TITLE = "Ablations of M+Adam"
+NEEDS = "runs"
+PLACE = 70
+
+COLUMNS, HEIGHT = 4, 2.0
+ROW = 0.3  # inches of a form
+LABEL_CHARACTERS = 16  # of tick labels that fit next to each other
+_METHOD, _BASELINE = OPTIMIZERS[METHOD], OPTIMIZERS[BASELINE]
 
 
-def ablation_figure(collected: Collected) -> Picture:
-    """M+Adam's levels and forms, of the first (model, budget, regime) that has them."""
-    found = [ablation for ablation in ablations(collected) if ablation.entry == METHOD]
-    shown = max(found, key=lambda ablation: len(ablation.axes), default=None)
-    reference = _reference(collected, shown)
+def make(source: Source) -> Picture:
+    """M+Adam's levels and forms, of the (model, budget, regime) that has most of them."""
+    found = ablations(source.collected)
+    own = [ablation for ablation in found if ablation.entry == METHOD]
+    shown = max(own, key=lambda ablation: len(ablation.axes), default=None)
     with drawing():
-        figure = _draw(shown, reference) if shown else Figure((4, 1.5))
-    return Picture(
-        "ablations",
-        "Ablations of M+Adam",
-        figure,
-        _caption(shown),
-        _alt(shown),
-        ablation_table(collected).data,
+        if shown is None:
+            figure, axes = kit.panels(1, columns=1, height=1.5)
+            kit.say(axes[0], "no ablation is asked for")
+        else:
+            figure = _draw(shown, _reference(source.collected, shown))
+    names = [axis for axis in shown.axes if axis != FORM] if shown else []
+    drawn = _cells(shown) if shown else []
+    values = f"{sum(cell.perplexity is not None for cell in drawn)} of {len(drawn)} points have a value"
+    alt = alternative(
+        "Perplexity against levels, and of the forms of M+Adam", names, "The table of ablations", shown=values
     )
+    return Picture(NAME, TITLE, figure, _caption(shown), alt, levels_frame(found))
 
 
-def _reference(collected: Collected, shown: Ablation | None) -> Cell | None:
+def _reference(study: Collected, shown: Ablation) -> Cell | None:
     """AdamW in the same place."""
-    if shown is None:
-        return None
     key = CellKey(shown.model, shown.budget, shown.regime, BASELINE)
-    return next((cell for cell in cells(collected.runs) if cell.key == key), None)
+    return next((cell for cell in cells(study.runs) if cell.key == key), None)
 
 
-def _draw(shown: Ablation, reference: Cell | None) -> Figure:
-    axes_names = [axis for axis in shown.axes if axis != FORM]
-    rows = -(-len(axes_names) // PANELS_A_ROW)
+def _draw(shown: Ablation, reference: Cell | None) -> Any:
+    names = [axis for axis in shown.axes if axis != FORM]
+    rows = -(-len(names) // COLUMNS)
     forms = len(shown.axes.get(FORM, ()))
-    bottom = 0.3 * (forms + 1) + 0.7 if forms else 0.0
-    heights = [PANEL_HEIGHT] * rows + ([bottom] if forms else [])
-    figure = Figure((PANELS_A_ROW * PANEL_WIDTH + LEGEND_WIDTH, sum(heights)), layout="constrained")
-    grid = figure.add_gridspec(len(heights), PANELS_A_ROW, height_ratios=heights)
-    for index, axis in enumerate(axes_names):
-        axes = figure.add_subplot(grid[divmod(index, PANELS_A_ROW)])
-        _levels(axes, axis, shown, reference)
-        if index % PANELS_A_ROW == 0:
-            axes.set_ylabel("validation perplexity")
+    heights = [HEIGHT] * rows + ([ROW * (forms + 1) + 0.6] if forms else [])
+    figure = kit.page(sum(heights))
+    grid = figure.add_gridspec(len(heights), COLUMNS, height_ratios=heights)
+    for index, axis in enumerate(names):
+        axes = figure.add_subplot(grid[divmod(index, COLUMNS)])
+        _levels(axes, axis, shown.axes[axis])
+        _lines(axes.axhline, shown, reference)
+        axes.set_ylabel("perplexity" if index % COLUMNS == 0 else "")
     if forms:
-        _forms(figure.add_subplot(grid[rows, :]), shown, reference)
-    _legend(figure, shown, reference)
+        axes = figure.add_subplot(grid[rows, :])
+        _forms(axes, shown)
+        _lines(axes.axvline, shown, reference)
+    kit.legend(figure, {shown.where.replace(", ", "\n"): _entries(shown, reference)})
     return figure
 
 
-def _levels(axes: Axes, axis: str, shown: Ablation, reference: Cell | None) -> None:
+def _levels(axes: Axes, axis: str, levels: Sequence[Level]) -> None:
     """Levels at equal distances, since some are zero and others infinite; the base's own value is filled."""
-    levels = shown.axes[axis]
-    style = OPTIMIZERS[METHOD]
-    means = [_mean(level.cell) for level in levels]
-    axes.plot(range(len(levels)), means, color=style.colour, linewidth=1.0)
+    frame = _frame([level.cell for level in levels]).assign(own=[level.is_base for level in levels])
+    if frame["mean"].notna().any():
+        drawn = kit.plot(frame, x="at", y="mean").add(so.Path(color=_METHOD.colour, linewidth=1.0))
+        drawn = drawn.add(so.Range(color=_METHOD.colour), ymin="low", ymax="high")
+        dot = so.Dot(color=_METHOD.colour, marker=_METHOD.marker, pointsize=6, edgewidth=1)
+        kit.draw(drawn.add(dot, fill="own", legend=False).scale(fill={True: True, False: False}), axes)
+        axes.margins(y=0.15)
+        kit.few_ticks(axes, most=5)
     for at, level in enumerate(levels):
-        _point(axes, at, level, style)
-    _lines(axes, shown, reference, horizontal=True)
-    axes.set_xlim(-0.4, len(levels) - 0.6)
+        _lost(axes, at, level.cell)
     labels = [level.label for level in levels]
     crowded = len(labels) > 2 and len(labels) * max(map(len, labels)) > LABEL_CHARACTERS
-    axes.set_xticks(range(len(levels)), labels, rotation=30 if crowded else 0)
+    axes.set(xlim=(-0.4, len(levels) - 0.6), xlabel=SYMBOLS.get(axis, axis))
+    kit.fixed_ticks(axes, range(len(levels)), labels, rotation=30 if crowded else 0)
     axes.grid(visible=False, axis="x")
-    axes.margins(y=0.15)
-    axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-    axes.set_xlabel(SYMBOLS.get(axis, axis))
 
 
-def _point(axes: Axes, at: int, level: Level, style: OptimizerStyle) -> None:
-    cell = level.cell
-    if cell is None or cell.perplexity is None:
-        diverged = cell is not None and bool(cell.diverged)
-        axes.plot(
-            at,
-            0.94,
-            transform=axes.get_xaxis_transform(),
-            marker="x" if diverged else "$?$",
-            color=style.colour,
-            markersize=6,
-        )
-        return
-    face = style.colour if level.is_base else "white"
-    axes.errorbar(
-        at,
-        cell.perplexity.mean,
-        cell.perplexity.sd,
-        color=style.colour,
-        marker=style.marker,
-        markerfacecolor=face,
-        markersize=6,
-        capsize=2,
-        linewidth=1,
-    )
-
-
-def _forms(axes: Axes, shown: Ablation, reference: Cell | None) -> None:
+def _forms(axes: Axes, shown: Ablation) -> None:
     """Forms from above to below, the base first, with the text of their cell beside the point."""
-    forms = shown.axes[FORM]
-    styles = optimizer_styles([level.cell.key.optimizer for level in forms if level.cell])
-    rows: list[tuple[OptimizerStyle, Cell | None]] = [(OPTIMIZERS[METHOD], shown.base)]
-    by_entry = {level.cell.key.optimizer: level.cell for level in forms if level.cell}
-    rows += [(style, by_entry[entry]) for entry, style in styles.items()]
-    known = [mean for _, cell in rows if math.isfinite(mean := _mean(cell))]
-    for at, (style, cell) in enumerate(rows):
-        if cell is not None and cell.perplexity is not None:
-            axes.errorbar(
-                *(cell.perplexity.mean, at),
-                xerr=cell.perplexity.sd,
-                color=style.colour,
-                marker=style.marker,
-                capsize=2,
-                linewidth=1,
-            )
-        axes.text(1.01, at, perplexity_text(cell) or "not asked for", transform=axes.get_yaxis_transform(), va="center")
-    _lines(axes, shown, reference, horizontal=False)
-    axes.set_yticks(range(len(rows)), [style.label for style, _ in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.grid(visible=False, axis="y")
-    axes.set_xlabel("validation perplexity, by form")
-    if known:
+    by_entry = {level.cell.key.optimizer: level.cell for level in shown.axes[FORM] if level.cell}
+    found = {METHOD: shown.base, **{entry: by_entry[entry] for entry in optimizer_styles(by_entry)}}
+    styles = optimizer_styles(found)
+    frame = _frame(list(found.values())).assign(optimizer=list(found))
+    if frame["mean"].notna().any():
+        drawn = kit.plot(frame, y="at", x="mean", color="optimizer", marker="optimizer").add(so.Dot(), legend=False)
+        drawn = drawn.add(so.Range(), xmin="low", xmax="high", orient="y", legend=False)
+        kit.draw(drawn.scale(**kit.looks(styles)), axes)
         axes.margins(x=0.1)
     else:
         axes.set_xticks([])
+    for at, cell in enumerate(found.values()):
+        text = perplexity_text(cell) or "not asked for"
+        axes.text(1.01, at, text, transform=axes.get_yaxis_transform(), va="center")
+    axes.set_yticks(range(len(found)), [styles[entry].label for entry in found])
+    axes.set(ylim=(len(found) - 0.5, -0.5), xlabel="validation perplexity, by form", ylabel="")
+    axes.grid(visible=False, axis="y")
 
 
-def _lines(axes: Axes, shown: Ablation, reference: Cell | None, *, horizontal: bool) -> None:
-    """Where M+Adam and AdamW are without the change."""
-    draw = axes.axhline if horizontal else axes.axvline
-    for cell, style, dash in (
-        (shown.base, OPTIMIZERS[METHOD], (0, (1, 1.5))),
-        (reference, OPTIMIZERS[BASELINE], (0, (5, 2))),
-    ):
-        if math.isfinite(mean := _mean(cell)):
-            draw(mean, color=style.colour, linestyle=dash, linewidth=1.1, zorder=1)
+def _frame(found: Sequence[Cell | None]) -> pd.DataFrame:
+    """at, mean, low, high: a row per cell, with the ends of a bar of one standard deviation."""
+    estimates = [cell.perplexity if cell else None for cell in found]
+    means = [one.mean if one else None for one in estimates]
+    spreads = [one.sd if one else None for one in estimates]
+    frame = pd.DataFrame({"at": range(len(found)), "mean": means, "sd": spreads}).astype("float64")
+    return frame.assign(low=frame["mean"] - frame["sd"], high=frame["mean"] + frame["sd"])
 
 
-def _mean(cell: Cell | None) -> float:
-    return cell.perplexity.mean if cell is not None and cell.perplexity is not None else math.nan
+def _lost(axes: Axes, at: int, cell: Cell | None) -> None:
+    """A cross for a diverged run, a question mark where there is no result yet."""
+    if cell is None or cell.perplexity is None:
+        mark = "x" if cell is not None and cell.diverged else "$?$"
+        place = axes.get_xaxis_transform()
+        axes.plot(at, 0.94, transform=place, marker=mark, color=_METHOD.colour, markersize=6)
+
+
+def _lines(draw: Any, shown: Ablation, reference: Cell | None) -> None:
+    """Where M+Adam and AdamW are without the change; draw: a panel's axhline or axvline."""
+    for cell, style, dash in ((shown.base, _METHOD, kit.DOTTED), (reference, _BASELINE, kit.DASHED)):
+        if cell is not None and cell.perplexity is not None:
+            draw(cell.perplexity.mean, color=style.colour, linestyle=dash, linewidth=1.1, zorder=1)
 
 
 def _cells(shown: Ablation) -> list[Cell]:
     return [level.cell for levels in shown.axes.values() for level in levels if level.cell is not None]
 
 
-def _legend(figure: Figure, shown: Ablation, reference: Cell | None) -> None:
-    method, adamw = OPTIMIZERS[METHOD], OPTIMIZERS[BASELINE]
-    look: dict[str, Any] = {"color": method.colour, "marker": method.marker, "linestyle": "none"}
-    handles = [
-        Line2D([], [], label="own value", **look),
-        Line2D([], [], label="changed", markerfacecolor="white", **look),
-        Line2D([], [], label=f"{method.label}, unchanged", color=method.colour, linestyle=(0, (1, 1.5))),
+def _entries(shown: Ablation, reference: Cell | None) -> list[Line2D]:
+    look: dict[str, Any] = {"color": _METHOD.colour, "marker": _METHOD.marker, "linestyle": "none"}
+    found = [
+        kit.line("own value", **look),
+        kit.line("changed", markerfacecolor="white", **look),
+        kit.line(f"{_METHOD.label}, unchanged", color=_METHOD.colour, linestyle=kit.DOTTED),
     ]
-    if math.isfinite(_mean(reference)):
-        handles.append(Line2D([], [], label=adamw.label, color=adamw.colour, linestyle=(0, (5, 2))))
+    if reference is not None and reference.perplexity is not None:
+        found.append(kit.line(_BASELINE.label, color=_BASELINE.colour, linestyle=kit.DASHED))
     if any(cell.diverged for cell in _cells(shown)):
-        handles.append(Line2D([], [], label="a run diverged", color=_GREY, marker="x", linestyle="none"))
+        found += kit.diverged_entry()
     if any(not cell.diverged and cell.perplexity is None for cell in _cells(shown)):
-        handles.append(Line2D([], [], label="no result yet", color=_GREY, marker="$?$", linestyle="none"))
-    figure.legend(handles=handles, loc="outside right upper", frameon=False, title=shown.where, alignment="left")
+        found.append(kit.line("no result yet", marker="$?$", linestyle="none"))
+    return found
 
 
 def _caption(shown: Ablation | None) -> str:
     if shown is None:
         return "The study asks for no level of an ablation of M+Adam."
-    counts = _counts([cell for cell in _cells(shown) if cell.perplexity])
     return (
         f"Validation perplexity (lower is better) in {shown.where} when one value of M+Adam changes; learning rates "
-        f"stay those of M+Adam unless the table says otherwise. Points are means over seeds ({counts}), bars one "
-        "standard deviation, absent at n = 1; every panel has its own scale. Dotted: M+Adam as it is; dashed: AdamW in "
-        "the same place. A panel whose points hug the dotted line shows a value that hardly matters; below, see "
-        "whether a form, or the additive twin, which has no multiplicative branch, does as well as the default."
-    )
-
-
-def _counts(done: Sequence[Cell]) -> str:
-    counts = sorted({cell.perplexity.n for cell in done if cell.perplexity})
-    if not counts:
-        return "no completed cell"
-    return f"n = {counts[0]}" + (f" to {counts[-1]}" if len(counts) > 1 else "")
-
-
-def _alt(shown: Ablation | None) -> str:
-    if shown is None:
-        return "An empty figure: no ablation is asked for."
-    values = sum(cell.perplexity is not None for cell in _cells(shown))
-    return (
-        f"Perplexity against levels, a panel for each of {', '.join(a for a in shown.axes if a != FORM) or 'no axis'}, "
-        f"and the forms of M+Adam; {values} of {len(_cells(shown))} points have a value. The table of ablations holds "
-        "the same numbers."
+        f"stay those of M+Adam unless the table says otherwise. Points are means over seeds ({seeds_text(_cells(shown))}), "
+        "bars one standard deviation, absent at n = 1; every panel has its own scale. Dotted: M+Adam as it is; dashed: "
+        "AdamW in the same place. A panel whose points lie on the dotted line shows a value that hardly matters; below, "
+        "see whether a form, or the additive twin, which has no multiplicative branch, does as well as the default."
     )

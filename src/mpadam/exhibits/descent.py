@@ -1,25 +1,29 @@
-"""The figure of descent along training: cosines of paper.md ("Theorem 4.1"), and whether the loss of the batch fell."""
+"""Cosines between update and negative gradient along training, and how often the loss of the batch fell (paper.md,
+"Theorem 4.1")."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
+import seaborn.objects as so
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from mpadam.analysis.entries import MAIN
-from mpadam.analysis.pictures import Picture, drawing
 from mpadam.analysis.probes import Looks
-from mpadam.analysis.style import OptimizerStyle, optimizer_styles, regime_styles
-from mpadam.probes.outputs import DESCENT
+from mpadam.analysis.style import Dash, OptimizerStyle, optimizer_styles, regime_styles
+from mpadam.exhibits.kit import panels as kit
+from mpadam.exhibits.kit.pictures import Picture, drawing
+from mpadam.exhibits.kit.words import alternative
+from mpadam.exhibits.source import Source
 
-WIDTH, COLUMNS = 2.1, 5
-HEIGHTS = (1.9, 1.2)  # of a panel of cosines, and of the one of the loss below it
+NAME = "descent"
+TITLE = "Descent along training"
+NEEDS = "looks"
+
+COLUMNS = 4
+HEIGHTS = (1.7, 1.15)  # inches: of a panel of cosines, and of the one of the loss below it
 INTERVALS = 10  # of a run, within which looks are averaged
 #: branch -> dash: z as log2(1 + u_m) has the same cosine
-BRANCHES: dict[str, Any] = {"additive": "-", "ln": (0, (2, 1.2))}
+BRANCHES: dict[str, Dash] = {"additive": "-", "ln": (0, (2, 1.2))}
 
 
 def descent_means(looks: Looks) -> pd.DataFrame:
@@ -44,63 +48,46 @@ def _up(x: float) -> int:
     return -int(-(x - 1e-9) // 1)
 
 
-def descent_picture(looks: Looks) -> Picture:
+def make(source: Source) -> Picture:
     """For every regime a panel of cosines over training, and below it the share of looks at which the loss fell."""
-    means = descent_means(looks)
+    means = descent_means(source.looks)
     optimizers = optimizer_styles(means["optimizer"].tolist())
     regimes = regime_styles(means["regime"].tolist())
     columns = min(COLUMNS, max(1, len(regimes)))
     blocks = max(1, -(-len(regimes) // columns))
     with drawing():
-        figure = Figure((columns * WIDTH + 2.3, blocks * sum(HEIGHTS) + 0.5), layout="constrained")
-        panels = figure.subplots(2 * blocks, columns, squeeze=False, sharex=True, height_ratios=HEIGHTS * blocks)
-        for axes in panels.ravel()[:: 1 if regimes else 2]:
-            axes.set_visible(False)
+        figure = kit.page(blocks * sum(HEIGHTS) + 0.4)
+        grid = figure.subplots(2 * blocks, columns, squeeze=False, sharey="row", height_ratios=HEIGHTS * blocks)
+        for spare in range(max(1, len(regimes)), blocks * columns):
+            grid[-2, spare % columns].remove()
+            grid[-1, spare % columns].remove()
         for index, (name, style) in enumerate(regimes.items()):
-            above, below = panels[2 * (index // columns) : 2 * (index // columns) + 2, index % columns]
-            above.set_title(style.label, fontsize="medium", loc="left")
+            row, column = divmod(index, columns)
+            above, below = grid[2 * row, column], grid[2 * row + 1, column]
             own = means[means["regime"] == name]
-            _cosines(above, own[own["quantity"] == "cosine"], optimizers)
-            _falls(below, own[own["quantity"] == "loss_fell"], optimizers)
-            if index % columns == 0:
-                above.set_ylabel("cosine")
-                below.set_ylabel("loss fell")
-            if index + columns >= len(regimes):
-                below.set_xlabel("share of training")
-                below.tick_params(labelbottom=True)
-        figure.legend(handles=_legend(optimizers), loc="outside right upper", frameon=False, handlelength=2.8)
-    return Picture(DESCENT, "Descent along training", figure, _CAPTION, _alt(list(regimes)), means)
+            _lines(above, own[own["quantity"] == "cosine"], optimizers)
+            _lines(below, own[own["quantity"] == "loss_fell"], optimizers)
+            above.set(title=style.label, xticklabels=[], ylabel="" if column else "cosine")
+            below.set(xlabel="share of training", ylabel="" if column else "loss fell")
+            for axes in (above, below):
+                axes.tick_params(labelleft=not column)
+        if not regimes:
+            kit.say(grid[0, 0], "no look yet")
+            grid[1, 0].remove()
+        branches = [
+            kit.line(label, linestyle=BRANCHES[branch])
+            for branch, label in (("additive", r"$\cos(-g,\ u_a)$"), ("ln", r"$\cos(-g_e,\ z)$"))
+        ]
+        kit.legend(figure, {"optimizer": kit.optimizer_lines(optimizers), "branch": branches})
+    what = "Cosines between update and negative gradient over training, and the share of looks at which the loss fell"
+    return Picture(NAME, TITLE, figure, _CAPTION, alternative(what, regimes, "The CSV file next to the figure"), means)
 
 
-def _cosines(axes: Axes, means: pd.DataFrame, optimizers: dict[str, OptimizerStyle]) -> None:
-    axes.set_visible(True)
-    for name, style in optimizers.items():
-        for branch, dash in BRANCHES.items():
-            own = means[(means["optimizer"] == name) & (means["branch"] == branch)]
-            axes.plot(own["progress"].tolist(), own["mean"].tolist(), linestyle=dash, **_look(style))
-    axes.set_xlim(0, 1.03)
-    axes.set_ylim(-0.05, 1.05)
-
-
-def _falls(axes: Axes, means: pd.DataFrame, optimizers: dict[str, OptimizerStyle]) -> None:
-    axes.set_visible(True)
-    for name, style in optimizers.items():
-        own = means[means["optimizer"] == name]
-        axes.plot(own["progress"].tolist(), own["mean"].tolist(), **_look(style))
-    axes.set_ylim(-0.08, 1.08)
-
-
-def _look(style: OptimizerStyle) -> dict[str, Any]:
-    return {"color": style.colour, "marker": style.marker, "markersize": 3, "linewidth": 1.2}
-
-
-def _legend(optimizers: dict[str, OptimizerStyle]) -> list[Line2D]:
-    grey: dict[str, Any] = {"color": "#444444", "linewidth": 1.2}
-    return [
-        *(Line2D([], [], label=style.label, **_look(style)) for style in optimizers.values()),
-        Line2D([], [], label=r"$\cos(-g,\ u_a)$", linestyle=BRANCHES["additive"], **grey),
-        Line2D([], [], label=r"$\cos(-g_e,\ z)$", linestyle=BRANCHES["ln"], **grey),
-    ]
+def _lines(axes: Axes, means: pd.DataFrame, optimizers: dict[str, OptimizerStyle]) -> None:
+    drawn = kit.plot(means, x="progress", y="mean", color="optimizer", marker="optimizer", linestyle="branch")
+    drawn = drawn.add(so.Path(pointsize=3, linewidth=1.2), legend=False)
+    kit.draw(drawn.scale(**kit.looks(optimizers, linestyle={**BRANCHES, "": "-"})), axes)
+    axes.set(xlim=(0, 1.05), ylim=(-0.08, 1.08), xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
 
 
 _CAPTION = (
@@ -110,11 +97,3 @@ _CAPTION = (
     "the loss of the same batch was lower after the step. Points are means over runs and over the looks of a tenth of "
     "training. AdamW and M+Adam alone, where the study has them; every other run is in probes.csv."
 )
-
-
-def _alt(regimes: list[str]) -> str:
-    return (
-        "Lines of cosines between update and negative gradient over training, and of the share of looks at which the "
-        f"batch's loss fell, for each of {', '.join(regimes) or 'no regime yet'}. The CSV beside the figure holds the "
-        "numbers."
-    )

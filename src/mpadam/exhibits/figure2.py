@@ -1,6 +1,6 @@
-"""Figure 2 of the paper: how one update is computed and stored, and what a grid does to the two kinds of step.
-
-The equations are those of `mpadam.optim.rules`, the grid below them is e5m2's own.
+"""How M+Adam computes and stores one update (the paper's Figure 2), and what a grid makes of equal steps, of steps in
+proportion to ``|w|``, and of the steps of the default form. The equations are those of `mpadam.optim.rules`, the grid below
+them is e5m2's own.
 """
 
 from __future__ import annotations
@@ -8,10 +8,16 @@ from __future__ import annotations
 import torch
 from matplotlib.axes import Axes
 
-from mpadam.analysis.pictures import Picture, drawing
 from mpadam.analysis.style import BLUE, VERMILLION
-from mpadam.diagnostics.diagram import EDGE, FILLS, arrow, box, canvas, note
+from mpadam.exhibits.kit.diagram import EDGE, FILLS, arrow, box, canvas, note
+from mpadam.exhibits.kit.pictures import Picture, drawing
+from mpadam.exhibits.source import Source
 from mpadam.numerics.grids import E5M2, decode_table, round_to_grid
+
+NAME = "figure2"
+TITLE = "Overview of M+Adam (Figure 2 of the paper)"
+NEEDS = ""
+PLACE = 120
 
 WIDTH, HEIGHT = 10.4, 7.5
 TOP, MIDDLE, LOW, RETURN = 6.45, 5.4, 4.35, 7.25  # of the flow, and of the way back
@@ -21,18 +27,18 @@ STEP, SHARE, CLIP = 0.12, 0.2, 0.75  # an additive step; a multiplicative one re
 WEIGHTS = (0.0, 0.4375, 3.5)
 
 
-def figure2() -> Picture:
+def make(_: Source) -> Picture:
     """The diagram; it depends on nothing but the code."""
     with drawing():
         figure, axes = canvas(WIDTH, HEIGHT)
         _flow(axes)
         _number_lines(axes)
-    return Picture("figure2", "Overview of M+Adam (Figure 2 of the paper)", figure, _CAPTION, _ALT)
+    return Picture(NAME, TITLE, figure, _CAPTION, _ALT)
 
 
 def _flow(axes: Axes) -> None:
     """Stored weight -> two gradients -> two branches -> sum -> rounding -> stored weight."""
-    box(axes, (0.95, MIDDLE), "stored weight\nbf16, FP8 or NVFP4", width=1.5, height=0.6, fill=FILLS[8], size=8.5)
+    box(axes, (0.95, MIDDLE), "stored weight\nbf16, FP8 or NVFP4", width=1.5, height=0.6, fill=FILLS[8])
     note(axes, (2.33, MIDDLE), "decode,\nforward,\nbackward")
     box(axes, (2.95, TOP), r"$g = \nabla_w L$", width=1.5, fill=ADDITIVE)
     box(axes, (2.95, LOW), r"$g_e = \ln 2 \cdot w \cdot g$", width=1.5, fill=MULTIPLICATIVE)
@@ -64,7 +70,7 @@ def _number_lines(axes: Axes) -> None:
     """What a grid makes of equal steps and of steps in proportion to |w|, at zero, at a small and at a large weight."""
     left, scale = 2.75, (WIDTH - 3.3) / LARGEST
     grid = [value for value in decode_table("e5m2").tolist() if 0 <= value <= LARGEST]
-    note(axes, (0.25, 3.4), "On the grid", size=9, ha="left", bold=True)
+    note(axes, (0.25, 3.4), "On the grid", ha="left", bold=True)
     note(axes, (0.25, 3.14), "(e5m2; steps are schematic)", ha="left")
     rows = (
         (2.65, BLUE, "additive step,\nthe same everywhere", lambda w: STEP),
@@ -72,15 +78,15 @@ def _number_lines(axes: Axes) -> None:
         (0.85, VERMILLION, "multiplicative step\nof the default form", lambda w: min(CLIP * w, STEP)),
     )
     for y, colour, label, size in rows:
-        note(axes, (0.25, y), label, ha="left", size=8.5)
+        note(axes, (0.25, y), label, ha="left")
         axes.plot([left, left + LARGEST * scale], [y, y], color=EDGE, linewidth=0.8)
         axes.vlines([left + value * scale for value in grid], y - 0.07, y + 0.07, color=EDGE, linewidth=0.8)
         for w in WEIGHTS:
             moved = float(round_to_grid(torch.tensor(w + size(w)), E5M2)) != w
             _step(axes, (left + w * scale, y), size(w) * scale, moved, colour)
     for value in (0, 1, 2, 3, 4):
-        note(axes, (left + value * scale, 0.5), f"{value}", size=8)
-    note(axes, (left + LARGEST * scale / 2, 0.24), "|w|", size=8.5)
+        note(axes, (left + value * scale, 0.5), f"{value}")
+    note(axes, (left + LARGEST * scale / 2, 0.24), "|w|")
 
 
 def _step(axes: Axes, at: tuple[float, float], length: float, moved: bool, colour: str) -> None:
@@ -90,7 +96,7 @@ def _step(axes: Axes, at: tuple[float, float], length: float, moved: bool, colou
     if length > 0:
         arrow(axes, (x, y + 0.2), (x + length, y + 0.2), colour=colour, linewidth=1.8)
     word = "moves" if moved else ("no step" if length == 0 else "is lost")
-    note(axes, (x + length / 2, y + 0.38), word, size=8, bold=moved)
+    note(axes, (x + length / 2, y + 0.38), word, bold=moved)
 
 
 _CAPTION = (

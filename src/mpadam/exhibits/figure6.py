@@ -1,229 +1,165 @@
-"""Figure 6: how validation loss depends on the learning rates, from the trials of the tuning (regime bf16-bf16).
-
-A column a model. Above, AdamW's loss against its rate; below, M+Adam's as bars, one a trial, whose lower axis has the
-additive rate eta_a (the paper's lr_m) and whose upper axis the multiplicative rate eta_m (lr_e). Both share a scale.
+"""Validation loss of the tuning's trials against the learning rates, in bf16 (the paper's Figure 6): AdamW above, M+Adam
+below, where each bar has an additive rate on the lower axis and a multiplicative rate on the upper. Look at how much the
+loss moves within the range tried. Scales do not start at zero.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
+import seaborn.objects as so
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from mpadam.analysis.cells import BASELINE
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.entries import METHOD
-from mpadam.analysis.pictures import Picture, drawing
 from mpadam.analysis.style import OPTIMIZERS, SYMBOLS
-from mpadam.analysis.tables import number_text
-from mpadam.analysis.tunings import Tuning
+from mpadam.analysis.texts import number_text
+from mpadam.exhibits.kit import panels as kit
+from mpadam.exhibits.kit.pictures import Picture, drawing
+from mpadam.exhibits.kit.words import alternative
+from mpadam.exhibits.source import Source
 from mpadam.study.tuning import trial_loss
 
+NAME = "figure6"
+TITLE = "Sensitivity to learning rates in bf16 (Figure 6 of the paper)"
+NEEDS = "runs"
+PLACE = 60
+CHECKED = {"figures/figure6.csv": ("val_loss", "lr", "lr_mult")}
+
 REGIME = "bf16-bf16"
-_GREY = "#444444"
+HEIGHTS, MOST_IN_A_ROW = (2.3, 3.1), 3  # inches; columns of one row of panels
+MOST_LABELS = 14  # of bars that have room for the rates of each
+_COLUMNS = ["model", "optimizer", "lr", "lr_mult", "val_loss", "chosen"]
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One point: rates (lr, and lr_mult for M+Adam), loss (infinite where it diverged), whether it was chosen."""
-
-    rates: dict[str, float]
-    loss: float
-    chosen: bool
-
-
-@dataclass(frozen=True)
-class Column:
-    """What was tried for one model, by increasing rates."""
-
-    model: str
-    adamw: tuple[Trial, ...]
-    method: tuple[Trial, ...]
-
-    @property
-    def losses(self) -> list[float]:
-        """Finite ones."""
-        return [trial.loss for trial in (*self.adamw, *self.method) if math.isfinite(trial.loss)]
+def trials(study: Collected) -> pd.DataFrame:
+    """A row per trial, by increasing rates; a diverged one has no loss. Models of which either was tuned in bf16."""
+    rows = []
+    for tuning in study.tunings:
+        if tuning.key.regime == REGIME and tuning.key.optimizer in (BASELINE, METHOD):
+            best = tuning.best if tuning.status == "selected" else None
+            for index, trial in enumerate(tuning.trials):
+                loss, rates = trial_loss(trial), trial["values"]
+                found = loss if math.isfinite(loss) else None
+                rates = (rates.get("lr"), rates.get("lr_mult"))
+                rows.append((tuning.key.model, tuning.key.optimizer, *rates, found, index == best))
+    order = {name: place for place, name in enumerate(dict.fromkeys(row[0] for row in rows))}
+    rows.sort(key=lambda row: (order[row[0]], row[1] != BASELINE, row[2] or 0.0, row[3] or 0.0))
+    numbers = dict.fromkeys(("lr", "lr_mult", "val_loss"), "float64")
+    return pd.DataFrame(rows, columns=_COLUMNS).astype({**numbers, "chosen": "bool"})
 
 
-def columns(collected: Collected) -> list[Column]:
-    """The models of which either optimizer was tuned in bf16-bf16."""
-    found = {(t.key.model, t.key.optimizer): t for t in collected.tunings if t.key.regime == REGIME and t.trials}
-    models = dict.fromkeys(model for model, optimizer in found if optimizer in (BASELINE, METHOD))
-    return [Column(m, *(_trials(found.get((m, optimizer))) for optimizer in (BASELINE, METHOD))) for m in models]
-
-
-def _trials(tuning: Tuning | None) -> tuple[Trial, ...]:
-    if tuning is None:
-        return ()
-    chosen = tuning.best if tuning.status == "selected" else None
-    trials = [Trial(dict(t["values"]), trial_loss(t), index == chosen) for index, t in enumerate(tuning.trials)]
-    return tuple(sorted(trials, key=lambda trial: tuple(trial.rates.get(name, 0.0) for name in ("lr", "lr_mult"))))
-
-
-def figure6(collected: Collected) -> Picture:
-    """Validation loss against learning rates (paper: Fig. 6)."""
-    shown = columns(collected)
-    wide = max([4, *(len(column.method) for column in shown)])
+def make(source: Source) -> Picture:
+    study = source.collected
+    found = trials(study)
+    models = list(dict.fromkeys(found["model"]))
+    columns = min(MOST_IN_A_ROW, max(1, len(models)))
+    blocks = max(1, -(-len(models) // columns))
     with drawing():
-        figure = Figure((max(1, len(shown)) * max(2.6, 0.42 * wide + 0.9) + 1.7, 5.2), layout="constrained")
-        panels = figure.subplots(2, max(1, len(shown)), sharey="col", squeeze=False)
-        for above, below, column in zip(*panels, shown, strict=False):
-            above.set_title(column.model, fontsize="medium")
-            _points(above, column.adamw)
-            _bars(below, column.method)
-            _loss_axis(above, below, column)
-        for first in panels[:, 0]:
-            first.set_ylabel("validation loss (nats)")
-            if not shown:
-                _say(first, "not tuned")
-        _legend(figure, shown)
-    return Picture(
-        "figure6",
-        "Sensitivity to learning rates in bf16 (Figure 6 of the paper)",
-        figure,
-        _caption(collected, shown),
-        _alt(shown),
-        _frame(shown),
-    )
+        figure = kit.page(blocks * sum(HEIGHTS))
+        grid = figure.subplots(2 * blocks, columns, squeeze=False, height_ratios=HEIGHTS * blocks)
+        for spare in range(max(1, len(models)), blocks * columns):
+            grid[-2, spare % columns].remove()
+            grid[-1, spare % columns].remove()
+        for place, model in enumerate(models or [""]):
+            row, column = divmod(place, columns)
+            _column(grid[2 * row, column], grid[2 * row + 1, column], found[found["model"] == model], model)
+        kit.legend(figure, {REGIME: _entries(found)})
+    values = f"{int(found['val_loss'].notna().sum())} trials have a value"
+    what = "Validation loss against learning rates, points for AdamW and bars for M+Adam"
+    alt = alternative(what, models, "The CSV file next to the figure", shown=values)
+    return Picture(NAME, TITLE, figure, _caption(study, models), alt, found)
 
 
-def _points(axes: Axes, trials: Sequence[Trial]) -> None:
+def _column(above: Axes, below: Axes, own: pd.DataFrame, model: str) -> None:
+    adamw, method = (own[own["optimizer"] == name].reset_index(drop=True) for name in (BASELINE, METHOD))
+    _points(above, adamw)
+    _bars(below, method)
+    above.set(title=model, ylabel="validation loss (nats)")
+    below.set(ylabel="validation loss (nats)")
+    losses = own["val_loss"].dropna()
+    if losses.empty:
+        return
+    room = max(0.12 * (losses.max() - losses.min()), 0.01)
+    for axes, drawn in ((above, adamw), (below, method)):
+        if len(drawn):
+            axes.set_ylim(losses.min() - 2 * room, losses.max() + 1.5 * room)
+            kit.few_ticks(axes)
+    if len(method) and adamw["val_loss"].notna().any():
+        best = adamw["val_loss"].min()
+        below.axhline(best, color=OPTIMIZERS[BASELINE].colour, linestyle=kit.DASHED, linewidth=1.2)
+
+
+def _points(axes: Axes, shown: pd.DataFrame) -> None:
     """AdamW: loss against its rate."""
-    axes.set_xlabel(f"additive rate {SYMBOLS['lr']}")
-    if not trials:
-        _say(axes, "not tuned")
+    if shown.empty:
+        kit.say(axes, "not tuned")
         return
     style = OPTIMIZERS[BASELINE]
-    rates = [trial.rates["lr"] for trial in trials]
-    axes.set_xscale("log")
-    axes.plot(rates, [_finite(trial.loss) for trial in trials], color=style.colour, marker=style.marker, markersize=5)
-    for trial in trials:
-        if trial.chosen:
-            axes.plot(trial.rates["lr"], trial.loss, **_CIRCLE)
-    _crosses(axes, [trial.rates["lr"] for trial in trials if not math.isfinite(trial.loss)], style.colour)
-    axes.set_xlim(min(rates) / 1.5, max(rates) * 1.5)
-    axes.xaxis.set_major_locator(FixedLocator(rates))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(lambda value, _: number_text(value))
-    axes.tick_params(axis="x", labelrotation=45)
+    path = so.Path(color=style.colour, marker=style.marker, pointsize=5, linewidth=1.3)
+    kit.draw(kit.plot(shown, x="lr", y="val_loss").add(path), axes)
+    chosen = shown[shown["chosen"]]
+    axes.plot(chosen["lr"], chosen["val_loss"], color=kit.INK, **kit.CIRCLE)
+    kit.crosses(axes, shown.loc[shown["val_loss"].isna(), "lr"].tolist(), style.colour)
+    rates = sorted(set(shown["lr"]))
+    axes.set(xscale="log", xlim=(rates[0] / 1.5, rates[-1] * 1.5), xlabel=f"additive rate {SYMBOLS['lr']}")
+    kit.fixed_ticks(axes, rates, map(number_text, rates), rotation=45)
 
 
-_CIRCLE: dict[str, Any] = {"marker": "o", "fillstyle": "none", "markersize": 11, "color": _GREY, "linestyle": "none"}
-
-
-def _bars(axes: Axes, trials: Sequence[Trial]) -> None:
-    """M+Adam: a bar a trial, its two rates below and above."""
-    axes.set_xlabel(f"additive rate {SYMBOLS['lr']}")
-    if not trials:
-        _say(axes, "not tuned")
+def _bars(axes: Axes, shown: pd.DataFrame) -> None:
+    """M+Adam: a bar per trial, its two rates below and above."""
+    if shown.empty:
+        kit.say(axes, "not tuned")
         return
     colour = OPTIMIZERS[METHOD].colour
-    heights = [_finite(trial.loss) for trial in trials]
-    bars = axes.bar(range(len(trials)), heights, color=colour, width=0.7, edgecolor="white")
-    for bar, trial in zip(bars, trials, strict=True):
-        if trial.chosen:
-            bar.set(edgecolor="black", linewidth=1.6, hatch="//")
-    _crosses(axes, [index for index, trial in enumerate(trials) if not math.isfinite(trial.loss)], colour)
+    bar = so.Bar(color=colour, alpha=1, edgewidth=0, width=0.7)
+    kit.draw(kit.plot(shown.assign(place=shown.index), x="place", y="val_loss").add(bar), axes)
+    chosen = shown[shown["chosen"]]
+    axes.bar(chosen.index, chosen["val_loss"], width=0.7, color="none", **_CHOSEN)
+    kit.crosses(axes, shown.index[shown["val_loss"].isna()].tolist(), colour)
     axes.grid(visible=False, axis="x")
-    axes.set_xlim(-0.6, len(trials) - 0.4)
+    axes.set(xlim=(-0.6, len(shown) - 0.4), xlabel=f"additive rate {SYMBOLS['lr']}")
     above = axes.secondary_xaxis("top")
     above.set_xlabel(f"multiplicative rate {SYMBOLS['lr_mult']}")
     for one, rate in ((axes, "lr"), (above, "lr_mult")):
-        one.set_xticks(range(len(trials)), [_rate_text(trial, rate) for trial in trials], rotation=45)
+        every = -(-len(shown) // MOST_LABELS)
+        places = list(range(0, len(shown), every))
+        labels = [number_text(r) if pd.notna(r) else "fixed" for r in shown[rate].iloc[places]]
+        one.set_xticks(places, labels, rotation=90)
         one.tick_params(axis="x", length=2)
 
 
-def _rate_text(trial: Trial, rate: str) -> str:
-    return number_text(trial.rates[rate]) if rate in trial.rates else "fixed"
+_CHOSEN: dict[str, Any] = {"edgecolor": "black", "linewidth": 1.4, "hatch": "///"}
 
 
-def _loss_axis(above: Axes, below: Axes, column: Column) -> None:
-    """One scale for both, cut off below the least loss: bars show differences, not ratios."""
-    if not column.losses:
-        above.yaxis.set_major_locator(NullLocator())
-        return
-    least, most = min(column.losses), max(column.losses)
-    room = max(0.12 * (most - least), 0.01)
-    above.set_ylim(least - 2 * room, most + 1.5 * room)
-    above.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-    best = [trial.loss for trial in column.adamw if math.isfinite(trial.loss)]
-    if best:
-        below.axhline(min(best), color=OPTIMIZERS[BASELINE].colour, linestyle=(0, (5, 2)), linewidth=1.2)
-
-
-def _crosses(axes: Axes, places: Sequence[float], colour: str) -> None:
-    """Trials that diverged, at the top of the panel."""
-    look: dict[str, Any] = {"marker": "x", "linestyle": "none", "color": colour, "markersize": 6}
-    axes.plot(places, [0.96] * len(places), transform=axes.get_xaxis_transform(), **look)
-
-
-def _say(axes: Axes, text: str) -> None:
-    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", color="#555555")
-    axes.set_xticks([])
-
-
-def _finite(loss: float) -> float:
-    return loss if math.isfinite(loss) else math.nan
-
-
-def _legend(figure: Figure, shown: Sequence[Column]) -> None:
+def _entries(found: pd.DataFrame) -> Sequence[Line2D | Patch]:
     adamw, method = OPTIMIZERS[BASELINE], OPTIMIZERS[METHOD]
-    handles = [
-        Line2D([], [], color=adamw.colour, marker=adamw.marker, label=adamw.label),
-        Line2D([], [], color=adamw.colour, linestyle=(0, (5, 2)), label=f"best of {adamw.label}"),
-        Patch(color=method.colour, label=method.label),
-        Line2D([], [], label=f"chosen, {adamw.label}", **_CIRCLE),
-        Patch(facecolor=method.colour, edgecolor="black", hatch="//", label=f"chosen, {method.label}"),
+    lost = kit.diverged_entry("diverged") if found["val_loss"].isna().any() else []
+    return [
+        kit.line(adamw.label, color=adamw.colour, marker=adamw.marker),
+        kit.line(f"best of {adamw.label}", color=adamw.colour, linestyle=kit.DASHED),
+        kit.patch(method.label, color=method.colour),
+        kit.line(f"chosen, {adamw.label}", **kit.CIRCLE),
+        kit.patch(f"chosen, {method.label}", facecolor=method.colour, **_CHOSEN),
+        *lost,
     ]
-    if any(not math.isfinite(t.loss) for column in shown for t in (*column.adamw, *column.method)):
-        handles.append(Line2D([], [], color=_GREY, marker="x", linestyle="none", label="diverged"))
-    figure.legend(handles=handles, loc="outside right upper", frameon=False, title=REGIME, alignment="left")
 
 
-def _caption(collected: Collected, shown: Sequence[Column]) -> str:
-    if not shown:
+def _caption(study: Collected, models: Sequence[str]) -> str:
+    if not models:
         return f"The study tuned neither AdamW nor M+Adam in {REGIME} yet."
-    tuning = collected.config.tuning
+    tuning = study.config.tuning
     share = "" if tuning.steps_fraction == 1 else f" and {tuning.steps_fraction:.0%} of its steps"
     return (
-        f"Validation loss of the tuning's trials in {REGIME} (n = 1 a trial, budget {tuning.budget}x{share}, on the "
+        f"Validation loss of the tuning's trials in {REGIME} (n = 1 per trial, budget {tuning.budget}x{share}, on the "
         "half of the validation text that rates are chosen on) against the learning rates. Above AdamW, below M+Adam: "
-        "a bar a trial, its additive rate on the lower axis, its multiplicative rate on the upper one. Both rows of a "
-        "column share their scale, which does not start at 0: compare differences, not heights. See how much the loss "
-        "moves within the range tried, and whether M+Adam's bars stay below the dashed line, the best of AdamW."
+        "one bar per trial, its additive rate on the lower axis, its multiplicative rate on the upper one. Both rows "
+        "of a column share their scale, which does not start at 0: compare differences, not heights. See how much the "
+        "loss moves within the range tried, and whether M+Adam's bars stay below the dashed line, the best of AdamW."
     )
-
-
-def _alt(shown: Sequence[Column]) -> str:
-    return (
-        "Validation loss against learning rates, points for AdamW and bars for M+Adam, a column for each of "
-        f"{', '.join(column.model for column in shown) or 'no model'}; {sum(len(c.losses) for c in shown)} trials have "
-        "a value."
-    )
-
-
-def _frame(shown: Sequence[Column]) -> pd.DataFrame:
-    """A row a trial; a diverged one has no loss."""
-    rows = [
-        {
-            "model": column.model,
-            "optimizer": optimizer,
-            "lr": trial.rates.get("lr"),
-            "lr_mult": trial.rates.get("lr_mult"),
-            "val_loss": trial.loss if math.isfinite(trial.loss) else None,
-            "chosen": trial.chosen,
-        }
-        for column in shown
-        for optimizer, trials in ((BASELINE, column.adamw), (METHOD, column.method))
-        for trial in trials
-    ]
-    return pd.DataFrame(rows, columns=["model", "optimizer", "lr", "lr_mult", "val_loss", "chosen"])

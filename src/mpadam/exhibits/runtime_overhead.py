@@ -1,138 +1,91 @@
-"""The tables of the measurements: runtime overhead, and memory with Apollo-E."""
+"""Time of one optimizer step, for each way to keep weights, beside torch's fused AdamW and, where installed, those of torchao
+and optimi: median and quartiles, on the device that the notes name. The forward and backward pass, of which a step is a
+small part, is not in it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from mpadam.analysis.cells import BASELINE
 from mpadam.analysis.style import optimizer_styles
-from mpadam.analysis.tables import Entry, Table
-from mpadam.measure.memory import Footprint
-from mpadam.measure.options import StepTime
-from mpadam.measure.step_time import Timing
-from mpadam.measure.subjects import TORCH_FUSED
+from mpadam.exhibits.kit.table import Table, entries
+from mpadam.exhibits.source import Source
 
-_SCALE = 1e3  # seconds to milliseconds
+NAME = "runtime-overhead"
+TITLE = "Runtime overhead: time of an optimizer step"
+NEEDS = "measure/step-time.json"
+CHECKED = {"tables/runtime-overhead.csv": ("milliseconds_median",)}
+
+TORCH_FUSED = "torch AdamW, fused"  # as `mpadam.measure.subjects` names it
+Record = dict[str, Any]
 
 
-def step_time_table(options: StepTime, timings: Sequence[Timing], about: Mapping[str, Any]) -> Table:
-    """A row an optimizer, a column a way to keep weights, and bf16 against AdamW and torch's fused AdamW."""
-    by_key = {(t.name, t.masters): t for t in timings}
-    names = list(dict.fromkeys(t.name for t in timings))
-    styles = optimizer_styles(name for name in names if name in options.optimizers)
+def make(source: Source) -> Table:
+    """A row per optimizer, a column per way to keep weights, and bf16 against AdamW and torch's fused AdamW."""
+    kept = source.record(NEEDS)
+    options, frame = kept["options"], _frame(kept)
+    by_key = {(row["optimizer"], row["masters"]): row for row in frame.to_dict("records")}
+    names = list(dict.fromkeys(frame["optimizer"]))
+    styles = optimizer_styles(name for name in names if name in options["optimizers"])
     labels = {name: style.label for name, style in styles.items()} | {n: n for n in names if n not in styles}
     references = (by_key.get((BASELINE, "bf16")), by_key.get((TORCH_FUSED, "bf16")))
     rows = []
     for name, label in labels.items():
-        own = [by_key.get((name, masters)) for masters in options.masters]
-        bf16 = by_key.get((name, "bf16"))
-        texts = [*map(_time_text, own), *(_ratio_text(bf16, reference) for reference in references)]
-        rows.append(tuple(map(Entry, (label, *texts))))
+        own = [_time_text(by_key.get((name, masters))) for masters in options["masters"]]
+        ratios = [_ratio_text(by_key.get((name, "bf16")), reference) for reference in references]
+        rows.append(entries(label, *own, *ratios))
     return Table(
-        name="runtime-overhead",
-        title="Runtime overhead: time of an optimizer step",
+        NAME,
+        TITLE,
         caption=(
-            f"Milliseconds of one step over {about['parameters']:,} bf16 parameters and gradients: median of "
-            f"n = {options.rounds} samples (lower to upper quartile), a sample being the mean of {options.steps} "
-            "steps; columns say how weights are kept. Last columns: the bf16 median over that of AdamW here and of "
-            "torch's fused AdamW. Optimizers were visited in turn, in one process. Small matrices show the cost of a "
-            "call as much as of the arithmetic: compare within this table only."
+            f"Milliseconds of one step over {kept['parameters']:,} bf16 parameters and gradients: median of "
+            f"n = {options['rounds']} samples (lower to upper quartile), a sample being the mean of "
+            f"{options['steps']} steps; columns say how weights are kept. Last columns: the bf16 median over that of "
+            "AdamW here and of torch's fused AdamW. Optimizers were visited in turn, in one process. Small matrices "
+            "show the cost of a call as much as of the arithmetic: compare within this table only."
         ),
-        header=("optimizer", *(f"{m} ms" for m in options.masters), "bf16 / AdamW", "bf16 / torch fused"),
+        header=("optimizer", *(f"{m} ms" for m in options["masters"]), "bf16 / AdamW", "bf16 / torch fused"),
         rows=tuple(rows),
         headings=1,
-        data=_timing_frame(timings, options),
-        notes=_circumstances(options, about),
+        data=frame,
+        notes=_circumstances(kept),
     )
 
 
-def _time_text(timing: Timing | None) -> str:
-    if timing is None:
+def _frame(kept: Record) -> pd.DataFrame:
+    """A row per optimizer and way to keep weights: median and quartiles of the samples, in milliseconds."""
+    rows = []
+    for timing in kept["seconds"]:
+        low, median, high = 1e3 * np.quantile(timing["samples"], (0.25, 0.5, 0.75))
+        names = (timing["name"], timing["masters"], len(timing["samples"]))
+        rows.append((*names, median, low, high, kept["options"]["compile"]))
+    numbers = [f"milliseconds_{name}" for name in ("median", "lower_quartile", "upper_quartile")]
+    return pd.DataFrame(rows, columns=["optimizer", "masters", "n", *numbers, "compile"])
+
+
+def _time_text(row: Record | None) -> str:
+    if row is None:
         return ""
-    median, low, high = (_SCALE * seconds for seconds in (timing.median, *timing.quartiles))
+    median, low, high = (row[f"milliseconds_{name}"] for name in ("median", "lower_quartile", "upper_quartile"))
     digits = 2 if median >= 1 else 3
     return f"{median:.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"
 
 
-def _ratio_text(timing: Timing | None, reference: Timing | None) -> str:
-    return "" if timing is None or reference is None else f"{timing.median / reference.median:.2f}"
+def _ratio_text(row: Record | None, reference: Record | None) -> str:
+    if row is None or reference is None:
+        return ""
+    return f"{row['milliseconds_median'] / reference['milliseconds_median']:.2f}"
 
 
-def _timing_frame(timings: Sequence[Timing], options: StepTime) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "optimizer": timing.name,
-            "masters": timing.masters,
-            "n": len(timing.samples),
-            "milliseconds_median": _SCALE * timing.median,
-            "milliseconds_lower_quartile": _SCALE * timing.quartiles[0],
-            "milliseconds_upper_quartile": _SCALE * timing.quartiles[1],
-            "compile": options.compile,
-        }
-        for timing in timings
-    )
-
-
-def _circumstances(options: StepTime, about: Mapping[str, Any]) -> tuple[str, ...]:
-    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-    threads = "" if about["threads"] is None else f", {about['threads']} thread{'s' * (about['threads'] > 1)}"
-    told = [f"{about['device']}{threads}; {versions}; torch.compile {'on' if options.compile else 'off'}."]
-    if about["absent"]:
-        told.append(f"Not installed where this was measured: {', '.join(about['absent'])}.")
+def _circumstances(kept: Record) -> tuple[str, ...]:
+    versions = ", ".join(f"{name} {version}" for name, version in kept["versions"].items())
+    threads = "" if kept["threads"] is None else f", {kept['threads']} thread{'s' * (kept['threads'] > 1)}"
+    compiled = "on" if kept["options"]["compile"] else "off"
+    told = [f"{kept['device']}{threads}; {versions}; torch.compile {compiled}."]
+    if kept["absent"]:
+        told.append(f"Not installed where this was measured: {', '.join(kept['absent'])}.")
     return tuple(told)
-
-
-# --- memory ----------------------------------------------------------------------------------------------------------
-
-
-def memory_table(footprints: Sequence[Footprint]) -> Table:
-    """A row a size and optimizer: bytes a parameter, what they are above AdamW, and the whole in gigabytes."""
-    baseline = {f.size: f.bytes.states for f in footprints if f.optimizer == BASELINE and f.masters == "bf16"}
-    rows = []
-    for found in footprints:
-        above = found.bytes.states - baseline[found.size]
-        rows.append(
-            (
-                *(Entry(text) for text in (found.size, found.label)),
-                *(Entry(f"{value:.2f}") for value in (found.bytes.weight + found.bytes.compute_copy,)),
-                *(Entry(f"{value:.2f}") for value in (found.bytes.gradient, found.bytes.states)),
-                Entry("–" if found.masters == "fp32" else f"{above:+.3f}"),
-                Entry(f"{found.bytes.total:.2f}"),
-                Entry(f"{found.bytes.total * found.parameters / 1e9:.2f}"),
-            )
-        )
-    return Table(
-        name="memory",
-        title="Memory of optimizers, with Apollo-E",
-        caption=(
-            "Bytes a parameter, counted from the tensors that the optimizer really holds for the shapes of the paper's "
-            "LLaMAs: bf16 weights, gradients and states, and for comparison AdamW with fp32 masters and fp32 states. "
-            "Apollo-E keeps a rank-4 compression of M+Adam's second state: of attention and MLP projections, or of "
-            "embedding and head too (all matrices). The paper's footprint for Apollo-E is quoted as 0.4 to 0.8 bytes a "
-            "parameter above AdamW; with embedding and head left whole it depends on the size of the model. "
-            "Activations are not counted."
-        ),
-        header=(
-            *("model", "optimizer", "weights", "gradients", "states", "states above AdamW"),
-            *("total", "total, GB"),
-        ),
-        rows=tuple(rows),
-        headings=2,
-        data=pd.DataFrame(_memory_row(found, baseline[found.size]) for found in footprints),
-    )
-
-
-def _memory_row(found: Footprint, baseline: float) -> dict[str, object]:
-    return {
-        "model": found.size,
-        "parameters": found.parameters,
-        "optimizer": found.optimizer,
-        "masters": found.masters,
-        "apollo_scope": found.scope,
-        **{f"{name}_bytes": value for name, value in found.bytes._asdict().items()},
-        "total_bytes": found.bytes.total,
-        "states_above_adamw": found.bytes.states - baseline,
-    }

@@ -1,33 +1,35 @@
-"""Figures of update survival along training, one for each regime: is M+Adam's multiplicative branch alive at large |w|,
-where AdamW's updates are rounded away?"""
+"""What survives rounding along training, in one regime: the share of intended updates that change the stored weight,
+against ``|w|``, for the additive part alone, the multiplicative part alone and both. Look at whether the multiplicative
+part is alive at large ``|w|``, where the additive part is rounded away.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import pandas as pd
+import seaborn.objects as so
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator
 
 from mpadam.analysis.entries import is_level
-from mpadam.analysis.pictures import Picture, drawing
 from mpadam.analysis.probes import Looks
-from mpadam.analysis.style import BLACK, BLUE, VERMILLION, OptimizerStyle, optimizer_styles
-from mpadam.probes.outputs import survival_figure
+from mpadam.analysis.style import BLACK, BLUE, VERMILLION, Dash, optimizer_styles
+from mpadam.exhibits.kit import panels as kit
+from mpadam.exhibits.kit.pictures import Picture, drawing
+from mpadam.exhibits.kit.words import alternative
+from mpadam.exhibits.source import Source
+
+NAME = "survival-{regime}"
+TITLE = "Which updates survive along training: {regime}"
+NEEDS = "looks"
 
 PROJECTIONS = ("attention", "mlp", "projection")
 FEWEST = 100  # intended updates of a bin that is drawn
-WIDTH, HEIGHT, COLUMNS = 2.5, 2.0, 4
+COLUMNS, HEIGHT = 4, 1.9
 ZERO = "-inf"  # the bin of weights that are zero
 _ZERO = 2.5  # binades from the lowest bin down to the place of zero
 #: branch -> colour, dash, label
-BRANCHES: dict[str, tuple[str, Any, str]] = {
+BRANCHES: dict[str, tuple[str, Dash, str]] = {
     "additive": (BLUE, "-", "additive part alone"),
-    "multiplicative": (VERMILLION, (0, (5, 1.5)), "multiplicative part alone\n(twin: its second branch)"),
+    "multiplicative": (VERMILLION, (0, (5, 1.5)), "multiplicative part\nalone (twin: its\nsecond branch)"),
     "both": (BLACK, (0, (1, 1.5)), "both together"),
 }
 _WEIGHTS = "#dddddd"
@@ -52,74 +54,54 @@ def survival_shares(looks: Looks, regime: str) -> pd.DataFrame:
     return table.rename(columns={"count": "intended"})[["optimizer", "branch", "bin", "intended", "survived", "share"]]
 
 
-def survival_picture(looks: Looks, regime: str) -> Picture:
-    """A panel an optimizer of the regime: share of intended updates that change the stored weight, against |w|."""
-    shares = survival_shares(looks, regime)
+def make(source: Source, regime: str) -> Picture:
+    """A panel per optimizer of the regime; bins with few updates, and levels of ablations, are in the CSV alone."""
+    shares = survival_shares(source.looks, regime)
     levels = set(filter(is_level, shares["optimizer"]))
-    drawn = shares[~shares["optimizer"].isin(levels) & (shares["intended"] >= FEWEST)]
-    styles = optimizer_styles(drawn["optimizer"].tolist())
-    columns = min(COLUMNS, max(1, len(styles)))
-    rows = max(1, -(-len(styles) // columns))
+    shown = shares[~shares["optimizer"].isin(levels) & (shares["intended"] >= FEWEST)]
+    styles = optimizer_styles(shown["optimizer"].tolist())
     with drawing():
-        figure = Figure((columns * WIDTH + 2.2, rows * HEIGHT + 0.4), layout="constrained")
-        panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel().tolist()
-        for axes in panels[len(styles) :]:
-            axes.set_visible(False)
-        if styles:
-            low, high = _ends(drawn)
-            for axes, (name, style) in zip(panels, styles.items(), strict=False):
-                _panel(axes, drawn[drawn["optimizer"] == name], style, low)
-            _name_axes(panels[: len(styles)], columns, low, high)
-            figure.legend(handles=_legend(), loc="outside right upper", frameon=False, handlelength=2.6)
-        else:
-            panels[0].set_visible(True)
-            panels[0].text(0.5, 0.5, "no look yet", transform=panels[0].transAxes, ha="center", color="#555555")
-    title = f"Which updates survive along training: {regime}"
-    return Picture(survival_figure(regime), title, figure, _caption(regime), _alt(regime, list(styles)), shares)
+        figure, panels = kit.panels(len(styles), columns=COLUMNS, height=HEIGHT, sharex=True, sharey=True)
+        low, high = _ends(shown)
+        for place, (axes, (name, style)) in enumerate(zip(panels, styles.items(), strict=False)):
+            _panel(axes, shown[shown["optimizer"] == name], low)
+            axes.set(title=style.label, ylabel="" if place % COLUMNS else "share that survives")
+            _binades(axes, low, high, labelled=place + COLUMNS >= len(styles))
+        if not styles:
+            kit.say(panels[0], "no look yet")
+        lines = [kit.line(label, color=colour, linestyle=dash) for colour, dash, label in BRANCHES.values()]
+        kit.legend(figure, {"": [*lines, kit.patch("share of the weights", color=_WEIGHTS)]})
+    labels = [style.label for style in styles.values()]
+    alt = alternative(f"Share of surviving updates against |w| in {regime}", labels, "The CSV file next to the figure")
+    return Picture(NAME.format(regime=regime), TITLE.format(regime=regime), figure, _caption(regime), alt, shares)
 
 
-def _ends(drawn: pd.DataFrame) -> tuple[int, int]:
+def _ends(shown: pd.DataFrame) -> tuple[int, int]:
     """Exponents of the lowest bin that is drawn, and of the end of the highest."""
-    exponents = pd.to_numeric(drawn.loc[drawn["bin"] != ZERO, "bin"])
+    exponents = pd.to_numeric(shown.loc[shown["bin"] != ZERO, "bin"])
     return (int(exponents.min()), int(exponents.max()) + 1) if len(exponents) else (0, 1)
 
 
-def _places(shares: pd.DataFrame, low: int) -> list[float]:
-    """Where bins lie on the axis: in the middle of their binade, zero left of them all."""
-    return [low - _ZERO if place == ZERO else int(place) + 0.5 for place in shares["bin"]]
+def _panel(axes: Axes, shares: pd.DataFrame, low: int) -> None:
+    """Bins lie in the middle of their binade; zero lies left of them all and is joined to none."""
+    exponent = pd.to_numeric(shares["bin"])
+    zero = shares["bin"] == ZERO
+    placed = shares.assign(x=(exponent + 0.5).where(~zero, low - _ZERO), part=zero.astype(str))
+    weights, updates = placed[placed["branch"] == "weights"], placed[placed["branch"] != "weights"]
+    axes.bar(weights["x"], weights["share"], width=0.9, color=_WEIGHTS, linewidth=0)
+    drawn = kit.plot(updates, x="x", y="share", color="branch", linestyle="branch", group="part")
+    scales = {
+        "color": {branch: colour for branch, (colour, _, _) in BRANCHES.items()},
+        "linestyle": {branch: dash for branch, (_, dash, _) in BRANCHES.items()},
+    }
+    kit.draw(drawn.add(so.Path(marker=".", pointsize=4, linewidth=1.3), legend=False).scale(**scales), axes)
 
 
-def _panel(axes: Axes, shares: pd.DataFrame, style: OptimizerStyle, low: int) -> None:
-    axes.set_title(style.label, fontsize="medium", loc="left")
-    weights = shares[shares["branch"] == "weights"]
-    axes.bar(_places(weights, low), weights["share"].tolist(), width=0.9, color=_WEIGHTS, linewidth=0)
-    for branch, (colour, dash, _) in BRANCHES.items():
-        own = shares[shares["branch"] == branch]
-        look: dict[str, Any] = {"color": colour, "linewidth": 1.3, "marker": ".", "markersize": 4}
-        for part, style_of_part in ((own[own["bin"] != ZERO], dash), (own[own["bin"] == ZERO], "none")):
-            axes.plot(_places(part, low), part["share"].tolist(), linestyle=style_of_part, **look)
-
-
-def _name_axes(panels: Sequence[Axes], columns: int, low: int, high: int) -> None:
-    ticks = [e for e in range(low, high + 1) if e % 4 == 0]
-    for index, axes in enumerate(panels):
-        axes.set_ylim(-0.04, 1.04)
-        axes.set_xlim(low - _ZERO - 0.8, high + 0.2)
-        axes.xaxis.set_major_locator(FixedLocator([low - _ZERO, *ticks]))
-        axes.set_xticklabels(["0", *(f"$2^{{{e}}}$" for e in ticks)])
-        if index % columns == 0:
-            axes.set_ylabel("share that survives")
-        if index + columns >= len(panels):
-            axes.set_xlabel("|w|")
-            axes.tick_params(labelbottom=True)
-
-
-def _legend() -> list[Line2D | Patch]:
-    lines: list[Line2D | Patch] = [
-        Line2D([], [], color=colour, linestyle=dash, linewidth=1.3, label=label)
-        for colour, dash, label in BRANCHES.values()
-    ]
-    return [*lines, Patch(color=_WEIGHTS, label="share of the weights")]
+def _binades(axes: Axes, low: int, high: int, *, labelled: bool) -> None:
+    ticks = [exponent for exponent in range(low + 4, high + 1) if exponent % 8 == 0]  # zero has a label of its own
+    axes.set(ylim=(-0.04, 1.04), xlim=(low - _ZERO - 0.8, high + 0.2), xlabel="|w|" if labelled else "")
+    kit.fixed_ticks(axes, [low - _ZERO, *ticks], ["0", *(f"$2^{{{e}}}$" for e in ticks)])
+    axes.tick_params(labelbottom=labelled, labelleft=bool(axes.get_ylabel()))
 
 
 def _caption(regime: str) -> str:
@@ -132,11 +114,4 @@ def _caption(regime: str) -> str:
         "that lie in the bin. Levels of ablations are in the CSV alone. Compare M+Adam's parts at large |w| with the "
         "updates of AdamW in its own panel: every optimizer runs at its own rates, and M+Adam's additive part at a "
         "rate that was chosen together with that of the other part."
-    )
-
-
-def _alt(regime: str, optimizers: list[str]) -> str:
-    return (
-        f"Regime {regime}: lines of the share of surviving updates against the magnitude of the weight, a panel for "
-        f"each of {', '.join(optimizers) or 'no optimizer yet'}. The CSV beside the figure holds the numbers."
     )

@@ -1,117 +1,88 @@
-"""Table 1 of the paper as measured values, and the same for every write-back."""
+"""What each optimizer can do to a stored weight, measured (the paper's Table 1): leave zero, change a sign, let a small
+weight grow, and the ``|w|`` from which updates are lost, by format, rounding to nearest, at the reference rates.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import pandas as pd
+from typing import Any
 
 from mpadam.analysis.style import optimizer_styles
-from mpadam.analysis.tables import Entry, Table, number_text
-from mpadam.diagnostics.capabilities.measure import Capability
-from mpadam.diagnostics.options import Capabilities
+from mpadam.analysis.texts import number_text
+from mpadam.diagnostics.capabilities.tidy import TASKS, tidy
+from mpadam.exhibits.kit.table import Entry, Table, entries
+from mpadam.exhibits.source import Source
 
-_MEASURED = ("leaves zero", "changes sign", "small grows", "lost below |w|", "lost from |w|", "lost between")
-_PAPER = (
-    "The paper's Table 1 has ticks: Adam escapes zero but gives no update at large |w|, Madam the reverse, M+Adam both."
-)
+NAME = "table1"
+TITLE = "What an update can do, measured (Table 1 of the paper)"
+NEEDS = "diagnostics/capabilities"
+PLACE = 90
+CHECKED = {"diagnostics/capabilities/capabilities.csv": ("lost_from",)}
+
+#: one optimizer x write-back x format, a `Capability` as a record; and the options of the measurement
+Record = dict[str, Any]
+MEASURED = ("leaves zero", "changes sign", "small grows", "lost below |w|", "lost from |w|", "lost between")
 
 
-def table1(options: Capabilities, found: Sequence[Capability]) -> Table:
-    """Rounding to nearest, as in the paper: a row a format and optimizer."""
-    shown = [c for c in found if c.write_back == "nearest"]
-    labels = _labels(options)
+def make(source: Source) -> Table:
+    """Rounding to nearest, as in the paper: a row per format and optimizer."""
+    options, found = capabilities(source)
+    shown = [one for one in found if one["write_back"] == "nearest"]
     return Table(
-        name="table1",
-        title="What an update can do, measured (Table 1 of the paper)",
-        caption=f"{_caption(options)} Weights are rounded to nearest. {_PAPER}",
-        header=("format", "optimizer", *_MEASURED),
-        rows=tuple(_row((c.fmt, labels[c.optimizer]), c, options) for c in shown),
+        NAME,
+        TITLE,
+        caption=(
+            f"{caption(options)} Weights are rounded to nearest. The paper's Table 1 has ticks: Adam escapes zero but "
+            "gives no update at large |w|, Madam the reverse, M+Adam both."
+        ),
+        header=("format", "optimizer", *MEASURED),
+        rows=tuple(row(one, options, ("fmt", "optimizer")) for one in shown),
         headings=2,
         data=tidy(shown),
-        notes=_notes(options),
+        notes=notes(options),
     )
 
 
-def write_back_table(options: Capabilities, found: Sequence[Capability]) -> Table:
-    """Every write-back: a row a format, optimizer and write-back."""
-    labels = _labels(options)
-    return Table(
-        name="table1-write-backs",
-        title="What an update can do with each write-back, measured",
-        caption=(
-            f"{_caption(options)} nearest: rounding to nearest; stochastic: half of {options.copies} weights must have "
-            "moved; kahan: what rounding lost is carried in bf16 and added to the next step."
-        ),
-        header=("format", "optimizer", "write-back", *_MEASURED),
-        rows=tuple(_row((c.fmt, labels[c.optimizer], c.write_back), c, options) for c in found),
-        headings=3,
-        data=tidy(found),
-        notes=(
-            *_notes(options),
-            "Stochastic rounding moves a weight as far as intended on average, however large it is; lost means here "
-            f"that it usually waits for more than {options.updates} updates. In NVFP4 a weight that sets its block's "
-            "scale also moves because the block is scaled anew.",
-        ),
-    )
+def capabilities(source: Source) -> tuple[Record, list[Record]]:
+    """The options of the measurement, and what it found for each combination."""
+    kept = source.record(f"{NEEDS}/results.json")
+    return kept["options"], kept["capabilities"]
 
 
-def tidy(found: Sequence[Capability]) -> pd.DataFrame:
-    """A row a combination; empty where a task was not done within the limit, or no edge was found."""
-    return pd.DataFrame(
-        [
-            {
-                "format": c.fmt,
-                "optimizer": c.optimizer,
-                "write_back": c.write_back,
-                "updates_to_leave_zero": c.zero,
-                "updates_to_change_sign": c.sign,
-                "updates_to_grow": c.small,
-                "lost_below": c.edges.below,
-                "lost_from": c.edges.above,
-                "lost_everywhere": c.edges.everywhere,
-                "lost_between_share": round(c.edges.gaps, 3),
-            }
-            for c in found
-        ]
-    ).astype({f"updates_to_{task}": "Int64" for task in ("leave_zero", "change_sign", "grow")})
-
-
-def _labels(options: Capabilities) -> dict[str, str]:
-    return {name: style.label for name, style in optimizer_styles(options.optimizers).items()}
-
-
-def _row(names: tuple[str, ...], c: Capability, options: Capabilities) -> tuple[Entry, ...]:
-    texts = [f"> {options.limit}" if updates is None else str(updates) for updates in (c.zero, c.sign, c.small)]
-    edges = c.edges
-    if edges.everywhere:
-        texts += ["all", "all", ""]
-    else:
-        texts += [_magnitude(edges.below), _magnitude(edges.above), f"{edges.gaps:.0%}" if edges.gaps else "none"]
-    return tuple(Entry(text) for text in (*names, *texts))
+def row(one: Record, options: Record, names: Sequence[str]) -> tuple[Entry, ...]:
+    """A row of the table; names: the fields that name it."""
+    labels = optimizer_styles(options["optimizers"])
+    told = [labels[one[name]].label if name == "optimizer" else one[name] for name in names]
+    told += [f"> {options['limit']}" if one[task] is None else str(one[task]) for task in TASKS]
+    edges = one["edges"]
+    if edges["everywhere"]:
+        return entries(*told, "all", "all", "")
+    gaps = f"{edges['gaps']:.0%}" if edges["gaps"] else "none"
+    return entries(*told, _magnitude(edges["below"]), _magnitude(edges["above"]), gaps)
 
 
 def _magnitude(value: float | None) -> str:
     return "none" if value is None else number_text(float(f"{value:.3g}"))
 
 
-def _caption(options: Capabilities) -> str:
-    low, high = options.magnitudes
-    weight, small = number_text(options.weight), number_text(options.small)
+def caption(options: Record) -> str:
+    low, high = options["magnitudes"]
+    weight, small = number_text(options["weight"]), number_text(options["small"])
     return (
         f"Updates until a zero weight is not zero, a weight of {weight} that should be -{weight} is negative, and a "
         f"weight of {small} that should be {weight} is half of it. Then the |w| between {low:.0e} and {high:g} below "
-        f"and from which a weight has not moved after {options.updates} equal updates, and the share of |w| in between "
-        "where it has not."
+        f"and from which a weight has not moved after {options['updates']} equal updates, and the share of |w| in "
+        "between where it has not."
     )
 
 
-def _notes(options: Capabilities) -> tuple[str, ...]:
+def notes(options: Record) -> tuple[str, ...]:
+    rates = {name: number_text(options[name]) for name in ("lr", "lr_mult", "lr_adamw", "gradient", "deviation")}
+    limit = options["limit"]
     return (
-        f"Rates of the reference run at their peak, without decay: eta_a {number_text(options.lr)} and eta_m "
-        f"{number_text(options.lr_mult)} (Madam: the latter); AdamW {number_text(options.lr_adamw)} [our reading]. "
-        f"Gradients of constant size {number_text(options.gradient)}, which matters to the unnormalized form only. In "
-        f"block formats the neighbours of a weight are typical of N(0, {number_text(options.deviation)}).",
-        f"> {options.limit}: not within {options.limit} updates. all: at no |w| does a weight move. none: no such |w| "
-        "in the range.",
+        f"Rates of the reference run at their peak, without decay: eta_a {rates['lr']} and eta_m {rates['lr_mult']} "
+        f"(Madam: the latter); AdamW {rates['lr_adamw']} [our reading]. Gradients of constant size "
+        f"{rates['gradient']}, which matters to the unnormalized form only. In block formats the neighbours of a "
+        f"weight are typical of N(0, {rates['deviation']}).",
+        f"> {limit}: not within {limit} updates. all: at no |w| does a weight move. none: no such |w| in the range.",
     )

@@ -1,7 +1,6 @@
-"""The comparison of write-backs: stochastic rounding and Kahan's carry against rounding to nearest, in every regime.
-
-The paper shows AdamW with either in bf16-bf16 only; here they stand in every regime that the study asks for, for M+Adam
-too, beside the reference with fp32 weights.
+"""Stochastic rounding and Kahan summation against rounding to nearest, for AdamW and M+Adam, in every regime with weights
+below fp32 that the study asks for, beside AdamW with fp32 weights. The last columns say what M+Adam, without either,
+gains over each: negative where the rounding trick does better.
 """
 
 from __future__ import annotations
@@ -9,17 +8,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mpadam.analysis.cells import BASELINE, Cell, CellKey, cells, cells_frame
-from mpadam.analysis.collect import Collected
 from mpadam.analysis.entries import METHOD, has_write_back, is_level
 from mpadam.analysis.style import OPTIMIZERS, optimizer_styles, regime_styles
-from mpadam.analysis.tables import Entry, Table, between_text, perplexity_text
+from mpadam.analysis.texts import between_text, perplexity_text
+from mpadam.exhibits.kit.table import Entry, Table, entries
+from mpadam.exhibits.source import Source
 from mpadam.study.config import StudyConfig
+
+NAME = "write-backs"
+TITLE = "Stochastic rounding and Kahan summation"
+NEEDS = "runs"
+PLACE = 50
+CHECKED = {"tables/write-backs.csv": ("val_ppl_mean",)}
 
 Place = tuple[str, int, str]  # model, budget, regime
 
 
-def write_back_table(collected: Collected) -> Table:
-    """A row a model, budget and regime, a column an optimizer and write-back, then what M+Adam gains over each."""
+def make(source: Source) -> Table:
+    """A row per model, budget and regime, a column per optimizer and write-back, then what M+Adam gains over each."""
+    collected = source.collected
     config = collected.config
     shown = [cell for cell in cells(collected.runs) if _belongs(config, cell.key.optimizer)]
     by_key = {cell.key: cell for cell in shown}
@@ -31,14 +38,15 @@ def write_back_table(collected: Collected) -> Table:
     for model, budget, regime in places:
         own = {entry: by_key.get(CellKey(model, budget, regime, entry)) for entry in styles}
         reference = by_key.get(CellKey(model, budget, _reference(config, regime), BASELINE))
-        entries = [Entry(model), Entry(f"{budget}x"), Entry(regime), _entry(reference)]
-        entries += [_entry(cell) for cell in own.values()]
         method = own.get(METHOD)
-        entries += [Entry(between_text(own[rival], method), method.key if method else None) for rival in rivals]
-        rows.append(tuple(entries))
+        gains = [between_text(own[rival], method) for rival in rivals]
+        values = [_entry(cell) for cell in (reference, *own.values())]
+        rows.append(
+            (*entries(model, f"{budget}x", regime), *values, *entries(*gains, cell=method.key if method else None))
+        )
     return Table(
-        name="write-backs",
-        title="Stochastic rounding and Kahan summation",
+        NAME,
+        TITLE,
         caption=_CAPTION,
         header=(
             *("model", "budget", "regime", f"{OPTIMIZERS[BASELINE].label}, fp32 weights"),

@@ -29,14 +29,6 @@ class Timing:
     def median(self) -> float:
         return statistics.median(self.samples)
 
-    @property
-    def quartiles(self) -> tuple[float, float]:
-        """Lower and upper; equal to the only sample where there is one."""
-        if len(self.samples) == 1:
-            return self.samples[0], self.samples[0]
-        low, _, high = statistics.quantiles(self.samples, n=4, method="inclusive")
-        return low, high
-
 
 def measure_step_time(options: StepTime, *, clock: Callable[[], float] = time.perf_counter) -> list[Timing]:
     """Time every subject.

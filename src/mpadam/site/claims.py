@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpadam.analysis.claims.report import FILE
-from mpadam.analysis.claims.verdicts import VERDICTS
-from mpadam.analysis.claims.words import interval_text, signed
+from mpadam.claims.report import FILE
+from mpadam.claims.verdicts import VERDICTS
+from mpadam.claims.words import interval_text, signed
 from mpadam.study.load import ConfigError
 from mpadam.training.folder import read_json
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mpadam.analysis.cells import BASELINE, Cell, CellKey, cells
-from mpadam.analysis.claims.reported import BUDGET, REPORTED, Line, same_model
+from mpadam.claims.reported import BUDGET, REPORTED, Line, same_model
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.entries import METHOD
 from mpadam.analysis.tables import gain_text, perplexity_text

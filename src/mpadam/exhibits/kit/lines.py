@@ -6,42 +6,46 @@ that share a colour.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.lines import Line2D
 
 from mpadam.analysis.style import Dash, optimizer_styles
+from mpadam.exhibits.kit import panels as kit
 
 _DASHES: dict[str, Dash] = {
-    "adamw": "-",
     "madam": (0, (6, 2)),
-    "m-plus-adam": "-",
     "m-plus-adam-relative": (0, (4, 1.5, 1, 1.5)),
     "m-plus-adam-rho-tensor": (0, (8, 2)),
     "m-plus-adam-unnormalized": (0, (1, 1.2)),
-    "additive-twin": "-",
 }
-#: the twin often coincides with M+Adam: it lies below, broader
-_UNDERLAY = {"linewidth": 3.2, "markersize": 8, "alpha": 0.55, "zorder": 1.5}
+_BROAD = "additive-twin"  # often coincides with M+Adam, and is drawn broader and paler
 
 
-def looks(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Keywords of `Axes.plot` for each optimizer, label included, in the order of legends."""
+def dash(name: str) -> Dash:
+    return _DASHES.get(name, "-")
+
+
+def scales(names: Sequence[str]) -> dict[str, Any]:
+    """Scales for `so.Plot.scale`, by optimizer."""
     return {
-        name: {
-            "label": style.label,
-            "color": style.colour,
-            "marker": style.marker,
-            "linestyle": _DASHES.get(name, "-"),
-            "linewidth": 1.3,
-            "markersize": 4.5,
-        }
-        | (_UNDERLAY if name == "additive-twin" else {})
-        for name, style in optimizer_styles(names).items()
+        **kit.looks(optimizer_styles(names)),
+        "linestyle": {name: dash(name) for name in names},
+        "linewidth": {name: 3.2 if name == _BROAD else 1.3 for name in names},
+        "alpha": {name: 0.5 if name == _BROAD else 1.0 for name in names},
     }
 
 
-def handles(names: Iterable[str]) -> list[Line2D]:
+def entries(names: Sequence[str]) -> list[Line2D]:
     """Entries of a legend."""
-    return [Line2D([], [], **look) for look in looks(names).values()]
+    looks = scales(names)
+    return [
+        kit.line(
+            style.label.replace(", ", ",\n"),
+            color=style.colour,
+            marker=style.marker,
+            **{look: looks[look][name] for look in ("linestyle", "linewidth", "alpha")},
+        )
+        for name, style in optimizer_styles(names).items()
+    ]

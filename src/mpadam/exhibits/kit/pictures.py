@@ -1,4 +1,7 @@
-"""How a figure becomes files: PDF, SVG, PNG and its words, the same bytes for the same runs."""
+"""How a figure becomes files: PDF, SVG, PNG and its words, the same bytes for the same runs.
+
+All figures are WIDTH wide and have text of one size, so that they look alike on the page and in print.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,31 @@ from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
+import seaborn as sns
 from matplotlib.figure import Figure
 
 from mpadam.atomic import write_bytes, write_json, write_text
 
-_SETTINGS: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.grid": True,
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
+WIDTH = 9.0  # inches, of every figure
+TEXT = 9.0  # points
+_SIZES = (
+    *("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize"),
+    *("legend.fontsize", "legend.title_fontsize"),
+)
+#: seaborn's theme, with text of one size and what makes files reproducible
+THEME: dict[str, Any] = {
+    **sns.axes_style("whitegrid"),
+    **sns.plotting_context("paper"),
+    **dict.fromkeys(_SIZES, TEXT),
+    "font.sans-serif": ["DejaVu Sans"],
     "axes.spines.top": False,
     "axes.spines.right": False,
+    "axes.edgecolor": "#444444",
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 5,
+    "xtick.bottom": True,
+    "ytick.left": True,
     "svg.hashsalt": "mpadam",
     "pdf.fonttype": 42,
     "savefig.dpi": 200,
@@ -34,7 +50,7 @@ _METADATA: dict[str, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with what stands below it, what is read out in its place, and the numbers it shows, if it has any."""
+    """A figure with its caption, the text that is read out in its place, and the numbers it shows, if it has any."""
 
     name: str
     title: str
@@ -49,7 +65,7 @@ def drawing() -> Iterator[None]:
     """The settings of every figure of the study, whatever the user's own matplotlibrc says."""
     with mpl.rc_context():
         mpl.rcdefaults()
-        mpl.rcParams.update(_SETTINGS)
+        mpl.rcParams.update(THEME)
         yield
 
 

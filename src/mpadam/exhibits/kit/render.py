@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-from mpadam.analysis.tables import Table
-from mpadam.atomic import write_text
+import pandas as pd
+from tabulate import DataRow, TableFormat
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "–": "--",
-    **{symbol: f"\\{symbol}" for symbol in "&%$#_{}"},
-}
+from mpadam.atomic import write_text
+from mpadam.exhibits.kit.table import Table
+
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "–": "--",
+        **{symbol: f"\\{symbol}" for symbol in "&%$#_{}"},
+    }
+)
+_MARKDOWN = str.maketrans({symbol: f"\\{symbol}" for symbol in "\\|*_`<"})
 
 
 def write_table(table: Table, folder: Path) -> list[Path]:
@@ -37,38 +43,52 @@ def to_csv(table: Table) -> str:
 
 def to_markdown(table: Table) -> str:
     """A heading, the table, the caption and the notes."""
-    rows = [[_markdown(entry.text) for entry in row] for row in table.rows]
-    header = [_markdown(text) for text in table.header]
-    rule = ["---"] * table.headings + ["---:"] * (len(header) - table.headings)
-    lines = [f"| {' | '.join(row)} |" for row in (header, rule, *rows)]
-    notes = "".join(f"- {_markdown(note)}\n" for note in table.notes)
-    return f"## {_markdown(table.title)}\n\n" + "\n".join(lines) + f"\n\n{_markdown(table.caption)}\n\n{notes}"
+    header = [text.translate(_MARKDOWN) for text in table.header]
+    rows = [[entry.text.translate(_MARKDOWN) for entry in row] for row in table.rows]
+    rule = f"| {' | '.join(['---'] * table.headings + ['---:'] * (len(header) - table.headings))} |"
+    plain = DataRow("| ", " | ", " |")
+    form = TableFormat(None, lambda *_: rule, None, None, plain, plain, 0, None)
+    lines = _frame(header, rows).to_markdown(index=False, tablefmt=form, disable_numparse=True, stralign=None)
+    notes = "".join(f"- {note.translate(_MARKDOWN)}\n" for note in table.notes)
+    return f"## {table.title.translate(_MARKDOWN)}\n\n{lines}\n\n{table.caption.translate(_MARKDOWN)}\n\n{notes}"
 
 
-def _markdown(text: str) -> str:
-    for symbol in "\\|*_`<":
-        text = text.replace(symbol, f"\\{symbol}")
-    return text
+def to_text(table: Table) -> str:
+    """For the terminal: aligned columns, repeated names left out."""
+    row = DataRow("", "  ", "")
+    form = TableFormat(None, None, None, None, row, row, 0, None)
+    align = ["left"] * table.headings + ["right"] * (len(table.header) - table.headings)
+    frame = _frame(table.header, [list(table.header), *_without_repeats(table)])  # tabulate would widen its own header
+    text = frame.to_markdown(index=False, headers=(), tablefmt=form, disable_numparse=True, colalign=align)
+    header, *lines = text.splitlines()
+    width = max(map(len, (header, *lines)))
+    about = [textwrap.fill(text, min(max(width, 60), 120)) for text in (table.caption, *table.notes)]
+    return "\n".join(
+        (table.title, "", header.ljust(width), "-" * width, *(line.ljust(width) for line in lines), "", *about, "")
+    )
+
+
+def _frame(header: tuple[str, ...] | list[str], rows: list[list[str]]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=list(header), dtype=str)
 
 
 def to_latex(table: Table) -> str:
     r"""A `table` environment with booktabs rules; the document needs `\usepackage{booktabs}`."""
     columns = "l" * table.headings + "r" * (len(table.header) - table.headings)
-    rows = _without_repeats(table)
     body = []
-    for index, row in enumerate(rows):
+    for index, row in enumerate(_without_repeats(table)):
         if index and row[0]:
             body.append(r"\addlinespace")
-        body.append(" & ".join(_latex(text) for text in row) + r" \\")
+        body.append(_latex_row(row))
     return "\n".join(
         (
             r"\begin{table}",
             r"\centering",
-            rf"\caption{{{_latex(table.title)}. {_latex(table.caption)}}}",
+            rf"\caption{{{table.title.translate(_LATEX)}. {table.caption.translate(_LATEX)}}}",
             rf"\label{{tab:{table.name}}}",
             rf"\begin{{tabular}}{{{columns}}}",
             r"\toprule",
-            " & ".join(_latex(text) for text in table.header) + r" \\",
+            _latex_row(table.header),
             r"\midrule",
             *body,
             r"\bottomrule",
@@ -79,23 +99,8 @@ def to_latex(table: Table) -> str:
     )
 
 
-def _latex(text: str) -> str:
-    return "".join(_LATEX.get(symbol, symbol) for symbol in text)
-
-
-def to_text(table: Table) -> str:
-    """For the terminal: aligned columns, repeated names left out."""
-    rows = [list(table.header), *_without_repeats(table)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(table.header))]
-    lines = [_aligned(row, widths, table.headings) for row in rows]
-    width = max(len(lines[0]), 60)
-    about = [textwrap.fill(text, min(width, 120)) for text in (table.caption, *table.notes)]
-    return "\n".join((table.title, "", lines[0], "-" * len(lines[0]), *lines[1:], "", *about, ""))
-
-
-def _aligned(row: Sequence[str], widths: Sequence[int], headings: int) -> str:
-    parts = (t.ljust(w) if i < headings else t.rjust(w) for i, (t, w) in enumerate(zip(row, widths, strict=True)))
-    return "  ".join(parts)
+def _latex_row(texts: tuple[str, ...] | list[str]) -> str:
+    return " & ".join(text.translate(_LATEX) for text in texts) + r" \\"
 
 
 def _without_repeats(table: Table) -> list[list[str]]:

@@ -1,0 +1,82 @@
+"""Which files a module of the package is made of: its own and those that it imports, read with `ast`, not run.
+
+    code_of("mpadam.exhibits.figure4")      ["src/mpadam/analysis/cells.py", ...]
+
+So what Snakemake makes with a module is made again when, and only when, code that it uses changes. Imports inside
+functions count; those for type checkers alone do not. A package's data files (YAML, templates) belong to its modules.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from mpadam.source import PACKAGE, SUFFIXES
+
+_ROOT = PACKAGE.name
+
+
+@cache
+def code_of(*modules: str) -> list[str]:
+    """Source files behind these modules, relative to the working directory, sorted."""
+    found: set[Path] = set()
+    waiting = [path for module in modules for path in _files(module)]
+    while waiting:
+        path = waiting.pop()
+        if path not in found:
+            found.add(path)
+            waiting += _imported(path)
+    return sorted(os.path.relpath(path) for path in found)
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a source file, read once."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def _imported(path: Path) -> tuple[Path, ...]:
+    """Files that this one imports, or that lie in its package as data."""
+    if path.suffix != ".py":
+        return ()
+    names = [name for node in _running(parsed(path)) for name in _names(node)]
+    return (*(file for name in dict.fromkeys(names) for file in _files(name)), *_data_files(path.parent))
+
+
+def _running(tree: ast.AST) -> Iterator[ast.AST]:
+    """All nodes, without those below `if TYPE_CHECKING`."""
+    for node in ast.iter_child_nodes(tree):
+        if not (isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"):
+            yield node
+            yield from _running(node)
+
+
+def _names(node: ast.AST) -> list[str]:
+    """Names of modules, or of what is in them, that a statement imports."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module:
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    return []
+
+
+@cache
+def _files(name: str) -> tuple[Path, ...]:
+    """Files of the package that run when this name is imported: the module, and the packages that it is in."""
+    top, *parts = name.split(".")
+    if top != _ROOT:
+        return ()
+    folders = [PACKAGE.joinpath(*parts[:depth]) for depth in range(len(parts) + 1)]
+    candidates = [file for folder in folders for file in (folder / "__init__.py", folder.with_suffix(".py"))]
+    return tuple(file for file in candidates if file.is_file())
+
+
+@cache
+def _data_files(folder: Path) -> tuple[Path, ...]:
+    if folder == PACKAGE:
+        return ()
+    return tuple(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.suffix != ".py")
