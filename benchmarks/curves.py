@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from mpadam.measure.report import publish, quartiles
+from report import publish, quartiles
 
 PANEL = 3.6  # inches
 HEADER = ("", "by", "sizes", "seconds", "fixed, s", "further, s", "each", "slope at the end")
@@ -101,7 +100,7 @@ def draw(curves: Sequence[Curve], file: Path) -> None:
     import matplotlib.pyplot as plt
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    from mpadam.analysis.pictures import drawing
+    from mpadam.exhibits.kit.pictures import drawing
 
     panels = list(dict.fromkeys(curve.of for curve in curves))
     with drawing():

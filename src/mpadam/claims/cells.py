@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mpadam.analysis.cells import CellKey
-from mpadam.claims.data import Contrast, Perplexity, Probe, Term, Trend, Where, family
 from mpadam.analysis.collect import Collected
+from mpadam.claims.data import Contrast, Perplexity, Probe, Term, Trend, Where, family
 from mpadam.study.config import RegimeConfig, StudyConfig
 
 

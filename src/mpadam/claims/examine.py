@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mpadam.analysis.collect import Collected
+from mpadam.analysis.probes import Looks, read_looks
 from mpadam.claims.cells import Grid, grid_of, slots
 from mpadam.claims.data import Claim, Claims, Exact, Fit, Perplexity, Probe, Rates, Trend, optimizers_of
 from mpadam.claims.measured import MEASUREMENTS, absent, fit_samples
@@ -18,8 +20,6 @@ from mpadam.claims.reported import learned_nothing, reported_for
 from mpadam.claims.samples import Numbers, Sample, perplexities, sample
 from mpadam.claims.verdicts import CONTRADICTED, SUPPORTED, Judged, judge
 from mpadam.claims.widths import width_samples
-from mpadam.analysis.collect import Collected
-from mpadam.analysis.probes import Looks, read_looks
 from mpadam.optim.names import parse_optimizer_name
 from mpadam.study.config import TuningConfig
 

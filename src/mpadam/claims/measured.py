@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from mpadam.analysis.style import optimizer_styles
 from mpadam.claims.data import Fit, FitComparison, Fitted
 from mpadam.claims.samples import Sample
-from mpadam.analysis.style import optimizer_styles
 from mpadam.presence import is_there
 
 # --- matrix fitting --------------------------------------------------------------------------------------------------

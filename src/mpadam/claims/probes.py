@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 
 from mpadam.analysis.cells import CellKey
+from mpadam.analysis.collect import Collected
+from mpadam.analysis.probes import Looks
 from mpadam.claims.cells import Source
 from mpadam.claims.data import Probe
 from mpadam.claims.samples import Number, Numbers, Sample
-from mpadam.analysis.collect import Collected
-from mpadam.analysis.probes import Looks
 
 _RUN = ["model", "budget", "regime", "optimizer", "seed"]
 _WEIGHTS = "weights"  # the quantity that says how many weights a bin holds

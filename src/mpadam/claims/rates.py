@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from mpadam.analysis.cells import CellKey
-from mpadam.claims.cells import Slot, Weighted
-from mpadam.claims.samples import Sample, Sweep
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.texts import number_text
 from mpadam.analysis.tunings import Tuning
+from mpadam.claims.cells import Slot, Weighted
+from mpadam.claims.samples import Sample, Sweep
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import TuningKey, selection_key
 

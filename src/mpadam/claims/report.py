@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from mpadam.analysis.collect import Collected
+from mpadam.atomic import write_json
 from mpadam.claims.examine import Verdicts
 from mpadam.claims.reported import below_paper_scale
 from mpadam.claims.statistics import Flips
 from mpadam.claims.verdicts import CellVerdict, Judged
-from mpadam.analysis.collect import Collected
-from mpadam.atomic import write_json
 
 FILE = "claims.json"
 

@@ -10,10 +10,10 @@ import math
 from dataclasses import dataclass
 
 from mpadam.analysis.cells import BASELINE
-from mpadam.claims.cells import Slot
-from mpadam.claims.samples import Reported
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.entries import METHOD
+from mpadam.claims.cells import Slot
+from mpadam.claims.samples import Reported
 
 #: parameters of the paper's models; a model of that name with other sizes is another model
 PARAMETERS = {"350m": 367_970_000}

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mpadam.analysis.cells import CellKey
-from mpadam.claims.cells import Slot, Source, Weighted
 from mpadam.analysis.collect import Collected
+from mpadam.claims.cells import Slot, Source, Weighted
 from mpadam.study.load import ConfigError
 
 

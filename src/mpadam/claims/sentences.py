@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mpadam.atomic import write_text
 from mpadam.claims.report import FILE
 from mpadam.claims.verdicts import CONTRADICTED, NOT_BRACKETED, NOT_RUN, NOT_TESTABLE, SUPPORTED, VERDICTS
 from mpadam.claims.words import gain_text
-from mpadam.atomic import write_text
 from mpadam.study.load import ConfigError
 from mpadam.training.folder import read_json
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mpadam.claims.data import Rates
-from mpadam.claims.samples import Sample
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.style import optimizer_styles
 from mpadam.analysis.tunings import Tuning
+from mpadam.claims.data import Rates
+from mpadam.claims.samples import Sample
 from mpadam.study.grid import TuningKey
 from mpadam.study.tuning import trial_loss
 

@@ -25,10 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write claims.json, tables/claims.* and figures/claims.*, print the verdicts and the hash of the claims; 3 if a
     result was refused."""
+    from mpadam.analysis.collect import collect
     from mpadam.claims.data import CLAIMS, load_claims
     from mpadam.claims.examine import examine
     from mpadam.claims.report import FILE, summary_lines, write_claims
-    from mpadam.analysis.collect import collect
     from mpadam.study.load import ConfigError
 
     config, paths = study_of(args)

@@ -1,6 +1,6 @@
-"""The ablations as pictures: a panel for each value that was changed, filled where it is M+Adam's own; below, the forms and
-the additive twin. Look for panels whose points leave the dotted line, and for forms that do as well without a
-multiplicative branch.
+"""The ablations as pictures: a panel for each value that was changed, filled where it is M+Adam's own; below, the
+forms and the additive twin. Look for panels whose points leave the dotted line, and for forms that do as well
+without a multiplicative branch.
 """
 
 from __future__ import annotations
@@ -170,8 +170,8 @@ def _caption(shown: Ablation | None) -> str:
         return "The study asks for no level of an ablation of M+Adam."
     return (
         f"Validation perplexity (lower is better) in {shown.where} when one value of M+Adam changes; learning rates "
-        f"stay those of M+Adam unless the table says otherwise. Points are means over seeds ({seeds_text(_cells(shown))}), "
-        "bars one standard deviation, absent at n = 1; every panel has its own scale. Dotted: M+Adam as it is; dashed: "
-        "AdamW in the same place. A panel whose points lie on the dotted line shows a value that hardly matters; below, "
-        "see whether a form, or the additive twin, which has no multiplicative branch, does as well as the default."
+        "stay those of M+Adam unless the table says otherwise. Points are means over seeds "
+        f"({seeds_text(_cells(shown))}), bars one standard deviation, absent at n = 1; every panel has its own scale. Dotted: M+Adam as it is; dashed: "
+        "AdamW in the same place. A panel whose points lie on the dotted line shows a value that hardly matters; "
+        "below, see whether a form, or the additive twin, which has no multiplicative branch, does as well as the default."
     )

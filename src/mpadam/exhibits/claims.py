@@ -1,6 +1,6 @@
-"""One row for each cell of a claim: the paired difference over seeds with its intervals, the verdict and its reason, the same
-difference of best and median trials, and what was not equal between the optimizers compared. Fewer than three seeds give
-no verdict; the page has the claims in words.
+"""One row for each cell of a claim: the paired difference over seeds with its intervals, the verdict and its reason,
+the same difference of best and median trials, and what was not equal between the optimizers compared. Fewer than
+three seeds give no verdict; the page has the claims in words.
 """
 
 from __future__ import annotations

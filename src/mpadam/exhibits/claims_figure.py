@@ -1,6 +1,6 @@
-"""Differences in ln perplexity with their intervals, a panel for each claim and a line for each cell: thick for the cell
-alone, thin for all cells of the claim together. Look whether an interval lies on one side of the dashed line, the least
-difference that matters.
+"""Differences in ln perplexity with their intervals, a panel for each claim and a line for each cell: thick for the
+cell alone, thin for all cells of the claim together. Look whether an interval lies on one side of the dashed line,
+the least difference that matters.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _draw(axes: Axes, claim: Record, cells: pd.DataFrame) -> None:
         dot = so.Dot(pointsize=6, edgewidth=1.2)
         drawn = drawn.add(dot, marker="optimizer", fill="decided", legend=False)
         kit.draw(drawn.scale(**kit.looks(styles, fill={True: True, False: False})), axes)
-    for at, row in frame.iterrows():
+    for at, row in enumerate(frame.itertuples()):
         axes.text(
             1.01, at, f"{_SIGNS.get(row.verdict, '')}{row.verdict}", transform=axes.get_yaxis_transform(), va="center"
         )

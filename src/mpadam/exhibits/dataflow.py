@@ -1,5 +1,5 @@
-"""Dtypes and formats that an instrumented training step used (the paper's Figures 7 to 9: bf16; bf16 with FP8 products; FP8
-weights with FP8 products). Drawn from what hooks saw, not from the configuration.
+"""Dtypes and formats that an instrumented training step used (the paper's Figures 7 to 9: bf16; bf16 with FP8
+products; FP8 weights with FP8 products). Drawn from what hooks saw, not from the configuration.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def dataflow_picture(name: str, regime: str, trace: Trace) -> Picture:
             used |= _product_row(axes, y, kind, trace["products"][kind], trace)
         used |= _update_rows(axes, trace)
         precision_key(axes, (0.25, 0.25), used)
-        note(axes, (4.2, 0.25), _outside(trace), ha="left")
+        note(axes, (3.3, 0.25), _outside(trace), ha="left")
     number = name.removeprefix("figure")
     return Picture(
         name,
@@ -145,16 +145,14 @@ def _stored_text(trace: Trace) -> str:
 
 
 def _outside(trace: Trace) -> str:
-    return "outside the projections, stored weights are " + ", ".join(
-        f"{role} {fmt}" for role, fmt in trace["others"].items()
-    )
+    return "stored outside the projections: " + ", ".join(f"{role} {fmt}" for role, fmt in trace["others"].items())
 
 
 def _caption(regime: str, trace: Trace) -> str:
     held = any(p["left"][1]["values"] != p["left"][1]["dtype"] for p in trace["products"].values())
     return (
-        f"Dtypes and formats that one training step of a tiny LLaMA in {regime} used, for {trace['layer']}, as hooks and "
-        "the optimizer's observer saw them; nothing is copied from the configuration. Solid arrows marked cast change "
+        f"Dtypes and formats that one training step of a tiny LLaMA in {regime} used, for {trace['layer']}, as hooks "
+        "and the optimizer's observer saw them; nothing is copied from the configuration. Solid arrows marked cast change "
         "the format on the way into a product, dotted ones do not. "
         + ("FP8 products are emulated here: their operands are FP8 values held in bf16. " if held else "")
         + "See what is kept between two steps (the stored weight and the states, bottom left), and where fewer than 16 "
@@ -163,11 +161,10 @@ def _caption(regime: str, trace: Trace) -> str:
 
 
 def _alt(trace: Trace) -> str:
-    rows = [
-        f"{kind}: {p['left'][0]} as {p['left'][1]['values']} times {p['right'][0]} as {p['right'][1]['values']}, sums {trace['sums']}, "
-        f"result {p['result']}"
-        for kind, p in trace["products"].items()
-    ]
+    rows = []
+    for kind, product in trace["products"].items():
+        left, right = (f"{name} as {seen['values']}" for name, seen in (product["left"], product["right"]))
+        rows.append(f"{kind}: {left} times {right}, sums {trace['sums']}, result {product['result']}")
     states = ", ".join(f"{name} {dtype}" for name, dtype in trace["states"].items())
     stored = ", ".join(f"{name} {dtype}" for name, dtype in trace["stored"].items())
     return (

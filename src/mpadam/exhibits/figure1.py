@@ -1,7 +1,7 @@
 """Which updates survive rounding to nearest, against ``|w|``, on the real grids of bf16, FP8 and NVFP4 (the paper's
-Figure 1), at the reference rates. Above, step sizes over what the format cannot resolve; below, the share of weights that
-each part of an update changes. Look at where the multiplicative branch in its default form is lost, and compare it with
-the additive twin.
+Figure 1), at the reference rates. Above, step sizes over what the format cannot resolve; below, the share of
+weights that each part of an update changes. Look at where the multiplicative branch in its default form is lost,
+and compare it with the additive twin.
 """
 
 from __future__ import annotations
@@ -107,10 +107,10 @@ def _shares(axes: Axes, own: pd.DataFrame) -> None:
     zero = own.loc[own["share_stored_as_zero"] > 0.5, "magnitude"]
     if len(zero):
         axes.axvline(zero.max(), color=ZERO, linewidth=1.0, linestyle=(0, (2, 2)))
-        axes.text(zero.max(), -0.12, " stored as 0", ha="left", va="bottom", color=ZERO)
+        axes.text(zero.max(), -0.12, "← stored\n   as 0", ha="left", va="bottom", color=ZERO)
     for start in _GROUPS:
         axes.axhline(start, color="#999999", linewidth=0.8)
-    axes.set(xscale="log", ylim=(len(PARTS), -1.0))
+    axes.set(xscale="log", ylim=(len(PARTS), -1.7))
     axes.grid(visible=False)
     axes.tick_params(axis="y", length=0)
     _magnitude_axis(axes, own, labelled=True)

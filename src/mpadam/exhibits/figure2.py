@@ -1,6 +1,6 @@
 """How M+Adam computes and stores one update (the paper's Figure 2), and what a grid makes of equal steps, of steps in
-proportion to ``|w|``, and of the steps of the default form. The equations are those of `mpadam.optim.rules`, the grid below
-them is e5m2's own.
+proportion to ``|w|``, and of the steps of the default form. The equations are those of `mpadam.optim.rules`, the
+grid below them is e5m2's own.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _flow(axes: Axes) -> None:
     note(axes, (5.15, TOP + 0.42), "additive branch, states m and v", bold=True)
     note(axes, (5.15, LOW - 0.42), r"multiplicative branch, state $\mathbf{v_e}$", bold=True)
     box(axes, (7.35, LOW), r"$u_m = \mathrm{clip}(r / \rho)$", width=1.6, fill=MULTIPLICATIVE)
-    note(axes, (7.35, LOW - 0.42), r"$\rho$: |w|, RMS of the tensor, or none")
+    note(axes, (7.35, LOW - 0.52), "$\\rho$: |w|, RMS of the\ntensor, or none")
     for x in (3.7, 6.2):
         arrow(axes, (x, LOW), (x + (0.4 if x < 4 else 0.35), LOW))
     arrow(axes, (3.7, TOP), (4.1, TOP))

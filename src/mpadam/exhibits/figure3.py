@@ -1,6 +1,6 @@
-"""Fitting a matrix whose weights are stored in bf16 (the paper's Figure 3): sign errors, zero weights, small weights and
-large weights, mean and range over seeds. Single branches take their best rate for each task, the others one rate for all
-four. Look at which forms of M+Adam one rate serves on all four, and at the additive twin.
+"""Fitting a matrix whose weights are stored in bf16 (the paper's Figure 3): sign errors, zero weights, small weights
+and large weights, mean and range over seeds. Single branches take their best rate for each task, the others one
+rate for all four. Look at which forms of M+Adam one rate serves on all four, and at the additive twin.
 """
 
 from __future__ import annotations

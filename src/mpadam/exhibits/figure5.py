@@ -1,5 +1,5 @@
-"""The rates behind Figure 3 (the paper's Figure 5): final error against each learning rate, chosen values circled. Look at
-how far the valleys of the four tasks overlap.
+"""The rates behind Figure 3 (the paper's Figure 5): final error against each learning rate, chosen values circled.
+Look at how far the valleys of the four tasks overlap.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ROWS = (
 
 
 def make(source: Source) -> Picture:
-    """Final error against each rate: a column per task; single branches, then the others along either of their rates."""
+    """A column per task; single branches above, then the others along either of their rates."""
     kept = source.record(f"{NEEDS}/results.json")
     errors = over_seeds(
         source.numbers(f"{NEEDS}/sweeps.csv").fillna({"lr_mult": 0.0}), ["task", "method", "lr", "lr_mult"]

@@ -1,6 +1,6 @@
-"""Validation loss of the tuning's trials against the learning rates, in bf16 (the paper's Figure 6): AdamW above, M+Adam
-below, where each bar has an additive rate on the lower axis and a multiplicative rate on the upper. Look at how much the
-loss moves within the range tried. Scales do not start at zero.
+"""Validation loss of the tuning's trials against the learning rates, in bf16 (the paper's Figure 6): AdamW above,
+M+Adam below, where each bar has an additive rate on the lower axis and a multiplicative rate on the upper. Look at
+how much the loss moves within the range tried. Scales do not start at zero.
 """
 
 from __future__ import annotations

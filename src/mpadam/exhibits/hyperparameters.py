@@ -1,5 +1,6 @@
-"""The rates that the tuning chose for each model, regime and optimizer, with the same number of trials for all, and the
-values that the study gives. A best value without a worse one on both sides is marked *edge*: a better one may lie there.
+"""The rates that the tuning chose for each model, regime and optimizer, with the same number of trials for all, and
+the values that the study gives. A best value without a worse one on both sides is marked *edge*: a better one may
+lie there.
 """
 
 from __future__ import annotations

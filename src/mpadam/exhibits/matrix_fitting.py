@@ -1,5 +1,6 @@
-"""Final errors of the matrix fitting for every method in both ways of choosing its rates: the best for each task, and one for
-all. The paper compares single branches in the first way with M+Adam in the second; here both are shown for each.
+"""Final errors of the matrix fitting for every method in both ways of choosing its rates: the best for each task, and
+one for all. The paper compares single branches in the first way with M+Adam in the second; here both are shown for
+each.
 """
 
 from __future__ import annotations

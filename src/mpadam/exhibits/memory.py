@@ -1,5 +1,5 @@
-"""Bytes per parameter of weights, gradients and optimizer states for the paper's models, counted from the tensors that each
-optimizer holds, and what Apollo-E saves of M+Adam's second state.
+"""Bytes per parameter of weights, gradients and optimizer states for the paper's models, counted from the tensors that
+each optimizer holds, and what Apollo-E saves of M+Adam's second state.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Exhibit:
 
     @property
     def files(self) -> list[str]:
-        """All its files, relative to the folder of results; the numbers behind a figure lie beside it as CSV, if any."""
+        """All its files, relative to the folder of results, but for the numbers of a figure, which may be next to it."""
         return [f"{self.folder}/{self.name}{suffix}" for suffix in SUFFIXES[self.folder]]
 
     def make(self, source: Source) -> Table | Picture:
@@ -85,9 +85,7 @@ def find(stem: str) -> Exhibit:
     """The exhibit with these files, e.g. `tables/table2`. Raises ValueError where there is none."""
     folder, _, name = stem.partition("/")
     found = [exhibit for exhibit in _found() if exhibit.folder == folder]
-    for exhibit in sorted(
-        found, key=lambda exhibit: "{" in exhibit.name
-    ):  # a family after those with names of their own
+    for exhibit in sorted(found, key=_openness):
         before, brace, rest = exhibit.name.partition("{")
         axis, _, after = rest.partition("}")
         if name == exhibit.name:
@@ -96,6 +94,11 @@ def find(stem: str) -> Exhibit:
             return _member(exhibit, axis, name[len(before) : len(name) - len(after)])
     known = ", ".join(f"{exhibit.folder}/{exhibit.name}" for exhibit in _found())
     raise ValueError(f"{stem}: no such table or figure; there are {known}")
+
+
+def _openness(exhibit: Exhibit) -> tuple[bool, int]:
+    """Exhibits with a name of their own come first, then families, those that fix most of the name first."""
+    return "{" in exhibit.name, -len(exhibit.name.partition("{")[0])
 
 
 def places() -> dict[tuple[str, str], int]:

@@ -1,6 +1,6 @@
-"""Time of one optimizer step, for each way to keep weights, beside torch's fused AdamW and, where installed, those of torchao
-and optimi: median and quartiles, on the device that the notes name. The forward and backward pass, of which a step is a
-small part, is not in it.
+"""Time of one optimizer step, for each way to keep weights, beside torch's fused AdamW and, where installed, those of
+torchao and optimi: median and quartiles, on the device that the notes name. The forward and backward pass, of which
+a step is a small part, is not in it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NEEDS = "measure/step-time.json"
 CHECKED = {"tables/runtime-overhead.csv": ("milliseconds_median",)}
 
 TORCH_FUSED = "torch AdamW, fused"  # as `mpadam.measure.subjects` names it
-Record = dict[str, Any]
+Record = dict[Any, Any]
 
 
 def make(source: Source) -> Table:

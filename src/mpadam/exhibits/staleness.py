@@ -51,8 +51,9 @@ def make(source: Source) -> Picture:
             points = _placed(shares, places)
             drawn = kit.plot(points, x="x", y="share", color="state", marker="state")
             kit.draw(drawn.add(so.Dot(pointsize=4, alpha=0.7), legend=False).scale(**looks), axes)
-            for (middle, state), values in points.groupby(["middle", "state"])["share"]:
-                axes.hlines(values.mean(), middle - 0.1, middle + 0.1, color=STATES[state][0], linewidth=1.5)
+            means = points.groupby(["middle", "state"])["share"].mean().reset_index()
+            for middle, state, mean in means.itertuples(index=False):
+                axes.hlines(mean, middle - 0.1, middle + 0.1, color=STATES[state][0], linewidth=1.5)
             axes.set(xlim=(-0.5, len(places) - 0.5), ylim=(-0.03, 1.03))
             kit.fixed_ticks(axes, range(len(places)), names)
             axes.set(xlabel=r"dtype of the states, and $\beta_2$", ylabel="share of due entries that stay")

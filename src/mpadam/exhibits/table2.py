@@ -1,6 +1,6 @@
 """Validation perplexity by model, regime, optimizer and budget (the paper's Table 2): mean and standard deviation over
-seeds, with their number n, and the gain over AdamW at the same seeds. Lower is better. A cell with a diverged run has no
-mean.
+seeds, with their number n, and the gain over AdamW at the same seeds. Lower is better. A cell with a diverged run
+has no mean.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Stochastic rounding and Kahan summation against rounding to nearest, for AdamW and M+Adam, in every regime with weights
-below fp32 that the study asks for, beside AdamW with fp32 weights. The last columns say what M+Adam, without either,
-gains over each: negative where the rounding trick does better.
+"""Stochastic rounding and Kahan summation against rounding to nearest, for AdamW and M+Adam, in every regime with
+weights below fp32 that the study asks for, beside AdamW with fp32 weights. The last columns say what M+Adam,
+without either, gains over each: negative where the rounding trick does better.
 """
 
 from __future__ import annotations

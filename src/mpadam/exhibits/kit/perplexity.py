@@ -16,7 +16,8 @@ from mpadam.exhibits.kit.pictures import Picture, drawing
 from mpadam.exhibits.kit.words import alternative, lost_text, seeds_text
 
 COLUMNS, HEIGHT = 3, 2.8
-Optimizers, Regimes = Mapping[str, OptimizerStyle], Mapping[str, RegimeStyle]
+Optimizers = Mapping[str, OptimizerStyle]
+Regimes = Mapping[str, RegimeStyle]
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def drawing() -> Iterator[None]:
     """The settings of every figure of the study, whatever the user's own matplotlibrc says."""
     with mpl.rc_context():
         mpl.rcdefaults()
-        mpl.rcParams.update(THEME)
+        mpl.rcParams.update(THEME)  # type: ignore[arg-type]  # names of settings are strings to seaborn
         yield
 
 
