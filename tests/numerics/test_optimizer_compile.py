@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from mpadam.measure.allocations import peak_bytes
 from torch import Tensor
 from torch._dynamo.utils import counters
 from torch._inductor import cpp_builder
 from torch._inductor.exc import InvalidCxxCompiler
 from torch._inductor.utils import fresh_cache, run_and_get_code
 
-from mpadam.measure.allocations import peak_bytes
 from mpadam.numerics import spacing
 from mpadam.optim import compiled as compiled_module
 from mpadam.optim.base import LowPrecisionOptimizer

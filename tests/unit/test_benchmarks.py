@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from mpadam.measure.growth import read_curves
+from mpadam.measure.report import Line, report
 
 from mpadam import MPlusAdam
-from mpadam.measure.growth import read_curves
 from mpadam.measure.paper_set import PaperSet, foreach_m_plus_adam
-from mpadam.measure.report import Line, report
 from mpadam.measure.step_time import time_subjects
 from mpadam.measure.subjects import Subject
 from mpadam.model.sizes import PAPER_SIZES

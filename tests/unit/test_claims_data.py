@@ -12,9 +12,9 @@ import yaml
 from analysis_fakes import fake_study
 from claims_samples import claim as claim_of_a_and_b
 
+from mpadam.analysis.collect import collect
 from mpadam.claims.data import CLAIMS, Perplexity, load_claims
 from mpadam.claims.examine import check_optimizers, examine
-from mpadam.analysis.collect import collect
 from mpadam.optim.names import parse_optimizer_name
 from mpadam.study.load import ConfigError, load_study
 

@@ -12,10 +12,10 @@ import pytest
 from analysis_fakes import FakeStudy
 from claims_samples import PLACE, gained_study, give, verdicts
 
+from mpadam.analysis.collect import collect
 from mpadam.claims.report import claims_content
 from mpadam.claims.sentences import BEGIN, END, TOLD, between_markers, read_sentences, sentences
 from mpadam.claims.verdicts import VERDICTS
-from mpadam.analysis.collect import collect
 from mpadam.study.load import ConfigError
 
 ROOT = Path(__file__).parents[2]

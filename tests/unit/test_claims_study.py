@@ -11,11 +11,11 @@ import pytest
 import yaml
 from analysis_fakes import FakeStudy
 from claims_samples import PLACE, WIGGLE, cell_of, claims_study, gained_study, give, judged, raise_cost, verdicts
+from mpadam.analysis.render import RENDERERS
 
+from mpadam.analysis.collect import collect
 from mpadam.claims.cells import related_regime
 from mpadam.claims.report import claims_content, claims_table
-from mpadam.analysis.collect import collect
-from mpadam.analysis.render import RENDERERS
 from mpadam.cli import main
 from mpadam.study.grid import TuningKey
 

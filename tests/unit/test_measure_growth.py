@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from PIL import Image
-
 from mpadam.measure.growth import Curve, Point, draw, read_curves, report
+from PIL import Image
 
 
 def curve(seconds: Callable[[int], float], sizes: tuple[int, ...] = (10, 100, 1000, 10_000), name: str = "x") -> Curve:

@@ -8,12 +8,12 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from mpadam.measure.tables import memory_table
 
-from mpadam.analysis.render import to_csv
+from mpadam.exhibits.kit.render import to_csv
 from mpadam.measure.memory import Footprint, footprints
 from mpadam.measure.options import Memory
 from mpadam.measure.produce import produce
-from mpadam.measure.tables import memory_table
 from mpadam.model.sizes import PAPER_SIZES
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from mpadam.measure.tables import step_time_table
 
 from mpadam.cli import main
 from mpadam.measure.options import KINDS, Measure, StepTime, parse_options
 from mpadam.measure.step_time import Timing, circumstances, measure_step_time
 from mpadam.measure.subjects import TORCH_FUSED, subjects
-from mpadam.measure.tables import step_time_table
 
 QUICK = StepTime(
     optimizers=("adamw", "adamw-sr", "m-plus-adam", "m-plus-adam-apollo-e"),

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from analysis_fakes import FakeStudy, fake_study
+from mpadam.analysis.items import Item, problems
 
 from mpadam import cli
 from mpadam.analysis.collect import collect
-from mpadam.analysis.items import Item, problems
 from mpadam.cluster.container import bind_paths
 from mpadam.data import c4, c4_hub, saved, tokenizer_hub
 from mpadam.data.download import download_shard

@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
 from mpadam.analysis.items import Item, paper_items, problems
+
 from mpadam.cli import main
 from tests.workflow.toy import ROOT, make_toy
 
