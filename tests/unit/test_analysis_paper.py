@@ -275,7 +275,7 @@ def test_figure_6_shows_the_trials_adamw_above_and_m_plus_adam_below(study: Fake
     curve = next(line for line in above.get_lines() if len(line.get_xdata()) == 3)
     assert list(curve.get_xdata()) == [1e-3, 3e-3, 1e-2]
     assert list(curve.get_ydata()) == [3.0, 2.0, 4.0]
-    assert len(below.patches) == 3
+    assert len(below.patches) == 3 + 1, "a bar per trial, and the frame of the chosen one"
     assert [tick.get_text() for tick in below.get_xticklabels()] == ["0.001", "0.003", "0.01"]
     paired = below.child_axes[0]
     assert [tick.get_text() for tick in paired.get_xticklabels()] == ["0.004"] * 3

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from mpadam.measure.growth import read_curves
-from mpadam.measure.report import Line, report
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+from curves import read_curves
+from report import Line, report
 
 from mpadam import MPlusAdam
 from mpadam.measure.paper_set import PaperSet, foreach_m_plus_adam
@@ -22,7 +25,6 @@ from mpadam.model.sizes import PAPER_SIZES
 from mpadam.numerics import spacing
 from mpadam.optim.groups import parameter_groups
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SMALL = PaperSet(replace(PAPER_SIZES["60m"], layers=1), vocabulary=16)
 
 
@@ -105,7 +107,7 @@ def test_growth_of_commands_and_dry_runs_is_measured(tmp_path: Path) -> None:
 
 
 def test_a_process_that_fails_is_shown_with_what_it_said() -> None:
-    code = "from mpadam.measure.processes import run; run(['sh', '-c', 'echo no such thing >&2; exit 7'])"
+    code = f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r}); from processes import run; run(['sh', '-c', 'echo no such thing >&2; exit 7'])"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert "ended with 7:" in ended.stderr

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from mpadam.measure.growth import Curve, Point, draw, read_curves, report
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from curves import Curve, Point, draw, read_curves, report
 from PIL import Image
 
 

@@ -171,7 +171,8 @@ def _caption(shown: Ablation | None) -> str:
     return (
         f"Validation perplexity (lower is better) in {shown.where} when one value of M+Adam changes; learning rates "
         "stay those of M+Adam unless the table says otherwise. Points are means over seeds "
-        f"({seeds_text(_cells(shown))}), bars one standard deviation, absent at n = 1; every panel has its own scale. Dotted: M+Adam as it is; dashed: "
-        "AdamW in the same place. A panel whose points lie on the dotted line shows a value that hardly matters; "
-        "below, see whether a form, or the additive twin, which has no multiplicative branch, does as well as the default."
+        f"({seeds_text(_cells(shown))}), bars one standard deviation, absent at n = 1; every panel has its own "
+        "scale. Dotted: M+Adam as it is; dashed: AdamW in the same place. A panel whose points lie on the dotted line "
+        "shows a value that hardly matters; below, see whether a form, or the additive twin, which has no "
+        "multiplicative branch, does as well as the default."
     )

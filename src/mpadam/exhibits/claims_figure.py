@@ -33,6 +33,7 @@ LEFT, RIGHT, TOP, BOTTOM = 3.3, 1.4, 0.7, 0.4
 UNIT = "ln perplexity"  # of the claims that are drawn, and of their slopes
 _SIGNS = {SUPPORTED: "+ ", CONTRADICTED: "− ", INCONCLUSIVE: "? "}
 _COLUMNS = ["claim", "contrast", "where", "n", "mean", "low", "high", "family_low", "family_high", "verdict"]
+_TOLD = ("verdict", "diverged", "optimizer")
 
 Record = dict[str, Any]
 
@@ -98,12 +99,10 @@ def _draw(axes: Axes, claim: Record, cells: pd.DataFrame) -> None:
         dot = so.Dot(pointsize=6, edgewidth=1.2)
         drawn = drawn.add(dot, marker="optimizer", fill="decided", legend=False)
         kit.draw(drawn.scale(**kit.looks(styles, fill={True: True, False: False})), axes)
-    for at, row in enumerate(frame.itertuples()):
-        axes.text(
-            1.01, at, f"{_SIGNS.get(row.verdict, '')}{row.verdict}", transform=axes.get_yaxis_transform(), va="center"
-        )
-        if row.diverged:
-            axes.plot(0.985, at, transform=axes.get_yaxis_transform(), color=styles[row.optimizer].colour, **kit.CROSS)
+    for at, (verdict, diverged, optimizer) in enumerate(zip(*(cells[c] for c in _TOLD), strict=True)):
+        axes.text(1.01, at, f"{_SIGNS.get(verdict, '')}{verdict}", transform=axes.get_yaxis_transform(), va="center")
+        if diverged:
+            axes.plot(0.985, at, transform=axes.get_yaxis_transform(), color=styles[optimizer].colour, **kit.CROSS)
     two_sided = claim["direction"] in ("within", "outside")
     for threshold in {claim["threshold"], -claim["threshold"] if two_sided else claim["threshold"]}:
         axes.axvline(threshold, color=GREY, linestyle=kit.DASHED, linewidth=1)

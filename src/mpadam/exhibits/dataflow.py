@@ -152,8 +152,8 @@ def _caption(regime: str, trace: Trace) -> str:
     held = any(p["left"][1]["values"] != p["left"][1]["dtype"] for p in trace["products"].values())
     return (
         f"Dtypes and formats that one training step of a tiny LLaMA in {regime} used, for {trace['layer']}, as hooks "
-        "and the optimizer's observer saw them; nothing is copied from the configuration. Solid arrows marked cast change "
-        "the format on the way into a product, dotted ones do not. "
+        "and the optimizer's observer saw them; nothing is copied from the configuration. Solid arrows marked cast "
+        "change the format on the way into a product, dotted ones do not. "
         + ("FP8 products are emulated here: their operands are FP8 values held in bf16. " if held else "")
         + "See what is kept between two steps (the stored weight and the states, bottom left), and where fewer than 16 "
         "bits are used."

@@ -51,7 +51,7 @@ class Exhibit:
 
     @property
     def files(self) -> list[str]:
-        """All its files, relative to the folder of results, but for the numbers of a figure, which may be next to it."""
+        """All its files, relative to the folder of results, without the CSV that a figure may have next to it."""
         return [f"{self.folder}/{self.name}{suffix}" for suffix in SUFFIXES[self.folder]]
 
     def make(self, source: Source) -> Table | Picture:
