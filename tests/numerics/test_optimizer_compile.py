@@ -7,13 +7,11 @@ import re
 import sys
 import warnings
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from allocations import peak_bytes
 from torch import Tensor
 from torch._dynamo.utils import counters
 from torch._inductor import cpp_builder
@@ -24,6 +22,10 @@ from mpadam.numerics import spacing
 from mpadam.optim import compiled as compiled_module
 from mpadam.optim.base import LowPrecisionOptimizer
 from mpadam.optim.registry import build_optimizer
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path.append(str(BENCHMARKS))  # scripts, and what they share
+peak_bytes = import_module("allocations").peak_bytes
 
 CASES = [
     ("m-plus-adam", "fp32"),
