@@ -1,4 +1,4 @@
-"""One file adds a table, a figure or a claim: Snakemake plans it, the page shows it, the check of completeness reads it."""
+"""One file adds a table, a figure or a claim: Snakemake plans it, the page shows it, and completeness is checked."""
 
 from __future__ import annotations
 

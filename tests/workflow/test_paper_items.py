@@ -1,4 +1,4 @@
-"""Every table and figure of the paper is an exhibit: Snakemake plans its files, and the check of completeness reads them.
+"""Every table and figure of the paper is an exhibit: Snakemake plans its files, and completeness is checked.
 
 They are held against a folder of results: the smoke study's, where `all_paper` is finished, and otherwise one that is
 made here, of made-up runs and quick measurements; diagnostics have tests of their own.
@@ -55,7 +55,7 @@ def test_every_item_of_the_paper_is_an_exhibit_that_is_checked() -> None:
 def test_every_file_of_every_exhibit_has_a_rule_and_all_paper_asks_for_it(tmp_path: Path) -> None:
     """Each file is a target of its own, so one that no rule makes ends the planning."""
     toy = make_toy(tmp_path / "toy")
-    wanted = [exhibit for exhibit in exhibits(load_study([ROOT / "config.yaml", toy.folder / "toy.yaml"]))]
+    wanted = exhibits(load_study([ROOT / "config.yaml", toy.folder / "toy.yaml"]))
     targets = [f"results/toy/paper/{path}" for exhibit in wanted for path in exhibit.files]
     planned, all_paper = toy.planned(*targets), toy.planned("all_paper")
     kinds = [(exhibit.folder, exhibit.needs) for exhibit in wanted if exhibit.needs != "looks"]
