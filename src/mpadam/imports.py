@@ -1,15 +1,16 @@
 """Which files a module of the package is made of: its own and those that it imports, read with `ast`, not run.
 
-    code_of("mpadam.exhibits.figure4")      ["src/mpadam/analysis/cells.py", ...]
+    code_of("mpadam.exhibits.figure4")      SHA-256 of analysis/cells.py, exhibits/figure4.py, ...
 
-So what Snakemake makes with a module is made again when, and only when, code that it uses changes. Imports inside
-functions count; those for type checkers alone do not. A package's data files (YAML, templates) belong to its modules.
+As a parameter of a rule it makes Snakemake run a job again when, and only when, code that the job uses changes. Imports
+inside functions count; those for type checkers alone do not. A package's data files (YAML, templates) belong to its
+modules.
 """
 
 from __future__ import annotations
 
 import ast
-import os
+import hashlib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -20,8 +21,21 @@ _ROOT = PACKAGE.name
 
 
 @cache
-def code_of(*modules: str) -> list[str]:
-    """Source files behind these modules, relative to the working directory, sorted."""
+def code_of(*modules: str) -> str:
+    """SHA-256 over names and contents of the files behind these modules."""
+    whole = hashlib.sha256()
+    for path in files_of(*modules):
+        whole.update(f"{_digest(path)}  {path.relative_to(PACKAGE).as_posix()}\n".encode())
+    return whole.hexdigest()
+
+
+@cache
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def files_of(*modules: str) -> list[Path]:
+    """The files behind these modules, sorted."""
     found: set[Path] = set()
     waiting = [path for module in modules for path in _files(module)]
     while waiting:
@@ -29,7 +43,7 @@ def code_of(*modules: str) -> list[str]:
         if path not in found:
             found.add(path)
             waiting += _imported(path)
-    return sorted(os.path.relpath(path) for path in found)
+    return sorted(found)
 
 
 @cache

@@ -23,7 +23,6 @@ rule aggregate:
         manifest=f"{ROOT}/data/manifest.json",
         summaries=STUDY.summaries_of_view,
         selections=STUDY.selections_of_view,
-        code=code_of("mpadam.analysis.collect"),
         again=nothing_unless_refused(f"{ROOT}/{{view}}tables/runs.csv"),
     output:
         runs=report(
@@ -35,6 +34,7 @@ rule aggregate:
     log:
         f"{LOGS}/{{view}}aggregate.log",
     params:
+        code=code_of("mpadam.analysis.collect"),
         view=STUDY.view_name,
     shell:
         "mpadam aggregate --config {input.study:q} --view={params.view:q} --records-only > {log:q} 2>&1"

@@ -16,12 +16,12 @@ rule claims:
         diagnostics=STUDY.for_paper(
             expand(f"{PAPER}/diagnostics/{{kind}}", kind=DIAGNOSTICS)
         ),
-        code=code_of("mpadam.claims.examine", "mpadam.claims.report"),
     output:
         verdicts=f"{ROOT}/{{view}}claims.json",
     log:
         f"{LOGS}/{{view}}claims.log",
     params:
+        code=code_of("mpadam.claims.examine", "mpadam.claims.report"),
         view=STUDY.view_name,
     shell:
         "mpadam claims --config {input.study:q} --view={params.view:q} --records-only > {log:q} 2>&1"

@@ -7,14 +7,12 @@
 
 from mpadam.diagnostics.options import KINDS
 
-DIAGNOSTICS = [kind for kind in KINDS if kind != "overview"]  # a diagram: nothing is measured
+DIAGNOSTICS = [
+    kind for kind in KINDS if kind != "overview"
+]  # a diagram: nothing is measured
 
 
 rule diagnose:
-    input:
-        code=lambda wildcards: code_of(
-            f"mpadam.diagnostics.{wildcards.kind.replace('-', '_')}.produce"
-        ),
     output:
         directory(f"{PAPER}/diagnostics/{{kind}}"),
     log:
@@ -29,6 +27,9 @@ rule diagnose:
         mem_mb=2000,
         runtime=30,
     params:
+        code=lambda wildcards: code_of(
+            f"mpadam.diagnostics.{wildcards.kind.replace('-', '_')}.produce"
+        ),
         options=lambda wildcards: STUDY.config.diagnostics.text(wildcards.kind),
         out=PAPER,
     shell:

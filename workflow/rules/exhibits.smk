@@ -10,7 +10,6 @@
 rule table:
     input:
         made_of=EXHIBITS.made_of,
-        code=EXHIBITS.code,
     output:
         report(
             f"{ROOT}/{{view}}tables/{{table}}.csv",
@@ -24,6 +23,7 @@ rule table:
     wildcard_constraints:
         table=EXHIBITS.names("tables"),
     params:
+        code=EXHIBITS.code,
         folder=lambda wildcards: f"{ROOT}/{wildcards.view}",
         about=EXHIBITS.about,
     shell:
@@ -33,7 +33,6 @@ rule table:
 rule figure:
     input:
         made_of=EXHIBITS.made_of,
-        code=EXHIBITS.code,
     output:
         report(
             f"{ROOT}/{{view}}figures/{{figure}}.svg",
@@ -47,6 +46,7 @@ rule figure:
     wildcard_constraints:
         figure=EXHIBITS.names("figures"),
     params:
+        code=EXHIBITS.code,
         folder=lambda wildcards: f"{ROOT}/{wildcards.view}",
         about=EXHIBITS.about,
     shell:
@@ -65,10 +65,6 @@ if EXHIBITS.together():
             manifest=f"{ROOT}/data/manifest.json",
             summaries=STUDY.view("paper").summaries(),
             selections=STUDY.view("paper").selections(),
-            code=code_of(
-                "mpadam.exhibits.write",
-                *(exhibit.module for exhibit in EXHIBITS.together()),
-            ),
         output:
             figures=report(
                 [f"{PAPER}/{exhibit.files[0]}" for exhibit in EXHIBITS.together()],
@@ -89,5 +85,10 @@ if EXHIBITS.together():
             **STUDY.site_resources(),
             mem_mb=4000,
             runtime=60,
+        params:
+            code=code_of(
+                "mpadam.exhibits.write",
+                *(exhibit.module for exhibit in EXHIBITS.together()),
+            ),
         shell:
             "mpadam probes --config {input.study:q} --view paper > {log:q} 2>&1"

@@ -13,8 +13,6 @@ for kind in MEASUREMENTS:
     rule:  # of one text, but what they ask of the machine differs: timing may need a GPU
         name:
             f"measure_{kind.replace('-', '_')}"
-        input:
-            code=code_of("mpadam.measure.produce"),
         output:
             f"{PAPER}/measure/{kind}.json",
         log:
@@ -23,6 +21,7 @@ for kind in MEASUREMENTS:
         resources:
             **STUDY.measuring_resources(kind),
         params:
+            code=code_of("mpadam.measure.produce"),
             kind=kind,
             options=STUDY.config.measure.text(kind),
             out=PAPER,

@@ -10,7 +10,6 @@ rule site:
         runs=rules.aggregate.output,
         claims=rules.claims.output,
         exhibits=EXHIBITS.files,
-        code=code_of("mpadam.site.write"),
     output:
         pages=directory(f"{ROOT}/{{view}}pages"),
         index=report(
@@ -22,6 +21,7 @@ rule site:
     log:
         f"{LOGS}/{{view}}site.log",
     params:
+        code=code_of("mpadam.site.write"),
         view=STUDY.view_name,
     shell:
         "mpadam site --config {input.study:q} --view={params.view:q} > {log:q} 2>&1"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from mpadam.exhibits.registry import Exhibit, exhibits
@@ -27,7 +28,15 @@ class Planned:
 
     def of_view(self, view: str) -> list[Exhibit]:
         """view: "" or "paper/", as Snakemake's wildcard has it."""
-        return exhibits(self.paper, "paper") if view else exhibits(self.all, "")
+        return self._of_paper if view else self._of_all
+
+    @cached_property
+    def _of_paper(self) -> list[Exhibit]:
+        return exhibits(self.paper, "paper")
+
+    @cached_property
+    def _of_all(self) -> list[Exhibit]:
+        return exhibits(self.all, "")
 
     def files(self, wildcards: Any) -> list[str]:
         """All files of all tables and figures of a view."""
@@ -51,8 +60,8 @@ class Planned:
             return [*runs, f"{self.root}/data/manifest.json", *self.selections(wildcards)]
         return [here + needs] if needs else []
 
-    def code(self, wildcards: Any) -> list[str]:
-        """The source that it is made with: its module and what that imports."""
+    def code(self, wildcards: Any) -> str:
+        """What identifies the source that it is made with: its module and what that imports."""
         return code_of(self._find(wildcards).module, "mpadam.exhibits.write")
 
     def title(self, wildcards: Any) -> str:
