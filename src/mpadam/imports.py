@@ -18,6 +18,7 @@ from pathlib import Path
 from mpadam.source import PACKAGE, SUFFIXES
 
 _ROOT = PACKAGE.name
+_TYPES = "TYPE_CHECKING"
 
 
 @cache
@@ -61,12 +62,13 @@ def _imported(path: Path) -> tuple[Path, ...]:
     return (*(file for name in dict.fromkeys(names) for file in _files(name)), *_data_files(path.parent))
 
 
-def _running(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes, without those below `if TYPE_CHECKING`."""
-    for node in ast.iter_child_nodes(tree):
-        if not (isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"):
-            yield node
-            yield from _running(node)
+def _running(node: ast.AST) -> Iterator[ast.AST]:
+    """All statements in a module, without those below `if TYPE_CHECKING`; expressions hold no imports."""
+    for part in ("body", "orelse", "handlers", "finalbody", "cases"):
+        for inner in getattr(node, part, ()):
+            if not (isinstance(inner, ast.If) and isinstance(inner.test, ast.Name) and inner.test.id == _TYPES):
+                yield inner
+                yield from _running(inner)
 
 
 def _names(node: ast.AST) -> list[str]:
