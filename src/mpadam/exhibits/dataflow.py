@@ -57,7 +57,7 @@ def dataflow_picture(name: str, regime: str, trace: Trace) -> Picture:
             used |= _product_row(axes, y, kind, trace["products"][kind], trace)
         used |= _update_rows(axes, trace)
         precision_key(axes, (0.25, 0.25), used)
-        note(axes, (3.3, 0.25), _outside(trace), ha="left")
+        note(axes, (4.2, 0.25), _outside(trace), ha="left")
     number = name.removeprefix("figure")
     return Picture(
         name,
