@@ -22,7 +22,7 @@ include: "workflow/rules/together.smk"
 include: "workflow/rules/aggregate.smk"
 include: "workflow/rules/diagnose.smk"
 include: "workflow/rules/measure.smk"
-include: "workflow/rules/probes.smk"
+include: "workflow/rules/exhibits.smk"
 include: "workflow/rules/claims.smk"
 include: "workflow/rules/report.smk"
 

@@ -18,10 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from allocations import peak_bytes
+from report import Line, report
 
 from mpadam.llama import PAPER_SIZES
-from mpadam.measure.allocations import peak_bytes
-from mpadam.measure.report import Line, report
 from mpadam.model.build import build_model
 from mpadam.model.loss import loss_sum
 from mpadam.optim.memory import parameter_bytes

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from report import Line, report
 
 from mpadam.machine import native_bf16_products
-from mpadam.measure.report import Line, report
 from mpadam.measure.step_time import time_subjects
 from mpadam.measure.subjects import Subject
 from mpadam.model.build import build_model

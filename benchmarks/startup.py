@@ -17,9 +17,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from processes import run
+from report import Line, report
+
 from mpadam.arguments import count
-from mpadam.measure.processes import run
-from mpadam.measure.report import Line, report
 
 IMPORTS = "import torch; from transformers.models.llama.modeling_llama import LlamaForCausalLM"
 TRAINING = "import mpadam.commands.train, mpadam.training.run, mpadam.training.session, mpadam.training.loop"

@@ -21,10 +21,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from report import Line, report
 from torch import Tensor
 
 from mpadam.llama import PAPER_SIZES
-from mpadam.measure.report import Line, report
 from mpadam.measure.step_time import time_subjects
 from mpadam.measure.subjects import Subject
 from mpadam.model.build import build_model

@@ -44,6 +44,11 @@ def add_study(parser: argparse.ArgumentParser, *, view: bool = True) -> None:
         parser.add_argument("--view", choices=["", "paper"], default="", help="write to this folder of the study's")
 
 
+def add_records_only(parser: argparse.ArgumentParser) -> None:
+    """--records-only: the tables and figures are left to `mpadam exhibit`, as the workflow does."""
+    parser.add_argument("--records-only", action="store_true", help="write no tables and figures of it")
+
+
 def study_of(args: argparse.Namespace) -> tuple[StudyConfig, StudyPaths]:
     """The study that `add_study`'s arguments name. Raises ConfigError if its configuration is wrong,
     ValueError if the archive of its runs is damaged."""
@@ -78,3 +83,4 @@ def add_kinds(
             help=f"fields of {options} to change; what is left out keeps its default",
         )
         subparser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help=out)
+        add_records_only(subparser)

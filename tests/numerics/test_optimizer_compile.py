@@ -4,8 +4,11 @@ kind of tensor and not again when a rate changes, and is eager where there is no
 from __future__ import annotations
 
 import re
+import sys
 import warnings
 from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,11 +18,14 @@ from torch._inductor import cpp_builder
 from torch._inductor.exc import InvalidCxxCompiler
 from torch._inductor.utils import fresh_cache, run_and_get_code
 
-from mpadam.measure.allocations import peak_bytes
 from mpadam.numerics import spacing
 from mpadam.optim import compiled as compiled_module
 from mpadam.optim.base import LowPrecisionOptimizer
 from mpadam.optim.registry import build_optimizer
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path.append(str(BENCHMARKS))  # scripts, and what they share
+peak_bytes = import_module("allocations").peak_bytes
 
 CASES = [
     ("m-plus-adam", "fp32"),

@@ -10,11 +10,11 @@ from typing import Any
 
 from analysis_fakes import FakeStudy, fake_study, study_content
 
-from mpadam.analysis.claims.data import Claim, load_claims
-from mpadam.analysis.claims.examine import Verdicts, examine
-from mpadam.analysis.claims.samples import Sample
-from mpadam.analysis.claims.verdicts import CellVerdict, Judged
 from mpadam.analysis.collect import collect
+from mpadam.claims.data import Claim, load_claims
+from mpadam.claims.examine import Verdicts, examine
+from mpadam.claims.samples import Sample
+from mpadam.claims.verdicts import CellVerdict, Judged
 
 CONTRAST = {"name": "B over A", "terms": [{"optimizer": "a", "weight": 1}, {"optimizer": "b", "weight": -1}]}
 

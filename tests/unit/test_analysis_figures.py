@@ -9,13 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from analysis_fakes import FakeStudy, fake_study, perplexity
+from exhibits_made import maker
 from matplotlib.axes import Axes
-from matplotlib.container import ErrorbarContainer
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_hex
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
 
 from mpadam.analysis.collect import collect
-from mpadam.analysis.figures import figure4
-from mpadam.analysis.pictures import Picture, with_numbered_clips, write_picture
 from mpadam.analysis.style import OPTIMIZERS, REGIMES, optimizer_styles, regime_styles
+from mpadam.exhibits.kit.pictures import TEXT, WIDTH, Picture, with_numbered_clips, write_picture
 
 BF16 = {"model": "tiny", "regime": "bf16-bf16", "optimizer": "adamw"}
 
@@ -26,7 +29,7 @@ def study(tmp_path: Path) -> FakeStudy:
 
 
 def draw(study: FakeStudy) -> Picture:
-    return figure4(collect(study.config, study.paths))
+    return maker("figure4")(collect(study.config, study.paths))
 
 
 def panel(picture: Picture, title: str) -> Axes:
@@ -36,17 +39,25 @@ def panel(picture: Picture, title: str) -> Axes:
 def line(axes: Axes, study: FakeStudy, **labels: str) -> np.ndarray:
     """Means of the one line of this optimizer and regime."""
     colour = optimizer_styles(study.config.optimizers)[labels["optimizer"]].colour
-    fill = regime_styles(study.config.regimes)[labels["regime"]].fill
-    [found] = [
-        one
-        for one in axes.get_lines()
-        if one.get_color() == colour and one.get_fillstyle() == fill and one.get_marker() not in ("x", "_", "None")
-    ]
+    dash = regime_styles(study.config.regimes)[labels["regime"]].dash
+    pattern = None if dash == "-" else tuple(dash[1])
+    [found] = [one for one in drawn_lines(axes) if to_hex(one.get_color()) == colour.lower() and dashes(one) == pattern]
     return np.asarray(found.get_ydata(), dtype=float)
 
 
+def drawn_lines(axes: Axes) -> list[Line2D]:
+    return [one for one in axes.get_lines() if one.get_marker() != "x"]
+
+
+def dashes(one: Line2D) -> tuple[float, ...] | None:
+    pattern = one._unscaled_dash_pattern[1]  # type: ignore[attr-defined]  # what get_linestyle does not tell
+    return None if pattern is None else tuple(pattern)
+
+
 def bars(axes: Axes) -> int:
-    return sum(isinstance(container, ErrorbarContainer) for container in axes.containers)
+    """Bars of one standard deviation."""
+    found = [s for c in axes.collections if isinstance(c, LineCollection) for s in c.get_segments()]
+    return sum(bool(np.isfinite(segment).all()) for segment in found)
 
 
 def test_a_panel_a_model_and_a_line_an_optimizer_and_regime(study: FakeStudy) -> None:
@@ -102,12 +113,33 @@ def test_T6_a_panel_without_results_says_so(study: FakeStudy, tmp_path: Path) ->
     assert all(path.stat().st_size for path in write_picture(draw(study), tmp_path / "figures"))
 
 
-def test_one_budget_is_a_point_with_a_tick(tmp_path: Path) -> None:
-    picture = draw(fake_study(tmp_path / "results", budgets=[4]))
-    picture.figure.draw_without_rendering()
+def test_one_budget_has_its_regimes_along_the_axis_and_says_so(tmp_path: Path) -> None:
+    """A single tick told nothing, and dashes of lines of one point told no regime."""
+    study = fake_study(tmp_path / "results", budgets=[4])
+    picture = draw(study)
     axes = picture.figure.axes[0]
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["4x"]
-    assert axes.get_xlim()[0] < 4 < axes.get_xlim()[1]
+    assert axes.get_title() == "tiny (1x = 50 steps), 4x"
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == list(regime_styles(study.config.regimes))
+    assert "against the training budget" not in picture.caption
+    assert "by regime" in picture.caption
+
+
+def test_a_point_is_drawn_for_every_cell_that_has_a_mean_and_for_no_other(study: FakeStudy) -> None:
+    """Seaborn aggregates nothing: what is drawn are the cells."""
+    study.diverge(**BF16, budget=2, seed=0)
+    picture = draw(study)
+    heights = [y for axes in picture.figure.axes for one in drawn_lines(axes) for y in one.get_ydata()]
+    means = picture.data["val_ppl_mean"].dropna()
+    assert sorted(y for y in heights if np.isfinite(y)) == pytest.approx(sorted(means))
+    assert len(means) == 15
+
+
+def test_all_text_of_a_figure_has_one_size_and_all_figures_one_width(study: FakeStudy) -> None:
+    figure = draw(study).figure
+    figure.draw_without_rendering()
+    words = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
+    assert {text.get_fontsize() for text in words} == {TEXT}
+    assert figure.get_figwidth() == WIDTH
 
 
 def test_n_is_the_range_of_the_cells(study: FakeStudy) -> None:
@@ -176,4 +208,4 @@ def test_unknown_names_get_looks_that_nobody_has() -> None:
     assert len(looks) == len(styles.keys() | OPTIMIZERS.keys())
     regimes = regime_styles(["fp8e4m3-bf16", "bf16-bf16", "nvfp4s-fp8"])
     assert list(regimes) == ["bf16-bf16", "fp8e4m3-bf16", "nvfp4s-fp8"]
-    assert len({(str(style.dash), style.fill) for style in regimes.values()}) == 3
+    assert len({str(style.dash) for style in regimes.values()}) == 3

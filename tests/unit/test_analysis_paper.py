@@ -14,18 +14,36 @@ import pytest
 import yaml
 from analysis_fakes import FakeStudy, perplexity
 from analysis_paper_fakes import FORMS, LEVELS, MAIN, PLACE, WRITE_BACKS, collected, paper_study
+from exhibits_made import maker
 
-from mpadam.analysis.ablation_figure import ablation_figure
-from mpadam.analysis.ablations import ablation_table, ablations
-from mpadam.analysis.figure6 import figure6
-from mpadam.analysis.figures import figure4_all, figure4_as_in_paper
-from mpadam.analysis.pictures import Picture
-from mpadam.analysis.pieces import pictures, tables
-from mpadam.analysis.render import to_text
-from mpadam.analysis.tables import Table, table2
+from mpadam.analysis.ablations import ablations
+from mpadam.analysis.collect import Collected
 from mpadam.analysis.tunings import trial_perplexity
-from mpadam.analysis.write_backs import write_back_table
+from mpadam.exhibits.kit.pictures import Picture
+from mpadam.exhibits.kit.render import to_text
+from mpadam.exhibits.kit.table import Table
+from mpadam.exhibits.registry import needing
+from mpadam.exhibits.source import source_of
+from mpadam.exhibits.table2 import table2
 from mpadam.study.grid import TuningKey
+
+ablation_table, ablation_figure, write_back_table = map(maker, ("ablations", "ablations_figure", "write_backs"))
+figure4_as_in_paper, figure4_all, figure6 = map(maker, ("figure4", "figure4_all", "figure6"))
+
+
+def made(study: Collected, kind: type) -> list[Any]:
+    """What the target makes of the runs, in the order of its page."""
+    found = [exhibit.make(source_of(study)) for exhibit in needing("runs", study.config, study.paths.view)]
+    return [one for one in found if isinstance(one, kind)]
+
+
+def tables(study: Collected) -> list[Table]:
+    return made(study, Table)
+
+
+def pictures(study: Collected) -> list[Picture]:
+    return made(study, Picture)
+
 
 ADAMW_TUNING = TuningKey("tiny", "bf16-bf16", "adamw")
 
@@ -257,7 +275,7 @@ def test_figure_6_shows_the_trials_adamw_above_and_m_plus_adam_below(study: Fake
     curve = next(line for line in above.get_lines() if len(line.get_xdata()) == 3)
     assert list(curve.get_xdata()) == [1e-3, 3e-3, 1e-2]
     assert list(curve.get_ydata()) == [3.0, 2.0, 4.0]
-    assert len(below.patches) == 3
+    assert len(below.patches) == 3 + 1, "a bar per trial, and the frame of the chosen one"
     assert [tick.get_text() for tick in below.get_xticklabels()] == ["0.001", "0.003", "0.01"]
     paired = below.child_axes[0]
     assert [tick.get_text() for tick in paired.get_xticklabels()] == ["0.004"] * 3

@@ -15,15 +15,20 @@ import pandas as pd
 import pytest
 import yaml
 from analysis_fakes import FakeStudy, fake_study, perplexity, study_content
+from exhibits_made import maker
 
 from mpadam.analysis.cells import Cell, CellKey, cells
 from mpadam.analysis.collect import collect
-from mpadam.analysis.render import to_csv, to_json, to_latex, to_markdown, to_text, write_table
 from mpadam.analysis.statistics import estimate
-from mpadam.analysis.tables import Entry, Table, gain_text, hyperparameters, number_text, perplexity_text, table2
+from mpadam.analysis.texts import gain_text, number_text, perplexity_text
+from mpadam.exhibits.kit.render import to_csv, to_json, to_latex, to_markdown, to_text, write_table
+from mpadam.exhibits.kit.table import Entry, Table
+from mpadam.exhibits.table2 import table2
 
 ADAMW = CellKey("tiny", 1, "bf16-bf16", "adamw")
 MPLUS = CellKey("tiny", 1, "bf16-bf16", "m-plus-adam")
+
+hyperparameters = maker("hyperparameters")
 
 
 @pytest.fixture

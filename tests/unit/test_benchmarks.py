@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import runpy
 import subprocess
 import sys
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -15,15 +17,18 @@ import torch
 
 from mpadam import MPlusAdam
 from mpadam.llama import PAPER_SIZES
-from mpadam.measure.growth import read_curves
 from mpadam.measure.paper_set import PaperSet, foreach_m_plus_adam
-from mpadam.measure.report import Line, report
 from mpadam.measure.step_time import time_subjects
 from mpadam.measure.subjects import Subject
 from mpadam.numerics import spacing
 from mpadam.optim.groups import parameter_groups
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path.append(str(BENCHMARKS))  # scripts, and what they share
+read_curves = import_module("curves").read_curves
+report_module = import_module("report")
+Line, report = (report_module.Line, report_module.report)
+
 SMALL = PaperSet(replace(PAPER_SIZES["60m"], layers=1), vocabulary=16)
 
 
@@ -114,8 +119,9 @@ def test_growth_of_commands_and_dry_runs_is_measured(tmp_path: Path) -> None:
 
 
 def test_a_process_that_fails_is_shown_with_what_it_said() -> None:
-    code = "from mpadam.measure.processes import run; run(['sh', '-c', 'echo no such thing >&2; exit 7'])"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    code = "from processes import run; run(['sh', '-c', 'echo no such thing >&2; exit 7'])"
+    path = {**os.environ, "PYTHONPATH": str(BENCHMARKS)}
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=path)
     assert ended.returncode == 1
     assert "ended with 7:" in ended.stderr
     assert "no such thing" in ended.stderr

@@ -12,10 +12,10 @@ import pytest
 from analysis_fakes import FakeStudy
 from claims_samples import PLACE, gained_study, give, verdicts
 
-from mpadam.analysis.claims.report import claims_content
-from mpadam.analysis.claims.sentences import BEGIN, END, TOLD, between_markers, read_sentences, sentences
-from mpadam.analysis.claims.verdicts import VERDICTS
 from mpadam.analysis.collect import collect
+from mpadam.claims.report import claims_content
+from mpadam.claims.sentences import BEGIN, END, TOLD, between_markers, read_sentences, sentences
+from mpadam.claims.verdicts import VERDICTS
 from mpadam.study.archive import open_study
 from mpadam.study.load import ConfigError
 from mpadam.study.paths import StudyPaths
@@ -26,7 +26,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_readme_says_what_claims_json_says() -> None:
-    """Made again by: python -m mpadam.analysis.claims.sentences results/example/pilot/paper --into README.md"""
+    """Made again by: python -m mpadam.claims.sentences results/example/pilot/paper --into README.md"""
     assert between_markers(README, read_sentences(PILOT / "paper")) == README
 
 

@@ -10,8 +10,8 @@ import pytest
 from claims_samples import cell, claim
 from scipy import stats
 
-from mpadam.analysis.claims.statistics import POWER, Flips, flips, holm, p_value, pool, seeds_needed, spread
-from mpadam.analysis.claims.verdicts import CONTRADICTED, SUPPORTED, judge
+from mpadam.claims.statistics import POWER, Flips, flips, holm, p_value, pool, seeds_needed, spread
+from mpadam.claims.verdicts import CONTRADICTED, SUPPORTED, judge
 
 RNG = np.random.default_rng(20260712)
 

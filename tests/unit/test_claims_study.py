@@ -11,12 +11,13 @@ import pytest
 import yaml
 from analysis_fakes import FakeStudy
 from claims_samples import PLACE, WIGGLE, cell_of, claims_study, gained_study, give, judged, raise_cost, verdicts
+from exhibits_made import from_folder
 
-from mpadam.analysis.claims.cells import related_regime
-from mpadam.analysis.claims.report import claims_content, claims_table
 from mpadam.analysis.collect import collect
-from mpadam.analysis.render import RENDERERS
+from mpadam.claims.cells import related_regime
+from mpadam.claims.report import claims_content, write_claims
 from mpadam.cli import main
+from mpadam.exhibits.kit.render import RENDERERS
 from mpadam.study.grid import TuningKey
 
 
@@ -322,7 +323,8 @@ def test_the_papers_number_stands_beside_its_own_model_alone(tmp_path: Path) -> 
 def test_the_table_shows_divergence_as_such_and_has_every_format(study: FakeStudy) -> None:
     study.diverge(**PLACE, optimizer="m-plus-adam", seed=2)
     collected = collect(study.config, study.paths)
-    table = claims_table(verdicts(study), collected)
+    write_claims(verdicts(study), collected)
+    table = from_folder("claims", collected.paths.output)
     (row,) = [row for row in table.rows if [e.text for e in row[:3]] == ["1", "M+Adam over AdamW", "tiny 1x bf16-bf16"]]
     assert [entry.text for entry in row[3:7]] == ["5", "div.", "", ""]
     assert row[-1].text == "m-plus-adam diverged at seed 2"

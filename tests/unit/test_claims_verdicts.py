@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from claims_samples import CONTRAST, cell, claim
 
-from mpadam.analysis.claims.samples import Sample
-from mpadam.analysis.claims.verdicts import CellVerdict, judge
+from mpadam.claims.samples import Sample
+from mpadam.claims.verdicts import CellVerdict, judge
 
 CLEAR = (0.020, 0.021, 0.019, 0.022, 0.018)  # far above 0.005, by a t of 20
 LOST = tuple(-value for value in CLEAR)

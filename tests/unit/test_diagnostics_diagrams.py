@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import combinations
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -15,12 +16,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Patch
 from matplotlib.transforms import Bbox
 
-from mpadam.analysis.pictures import write_picture
 from mpadam.cli import main
-from mpadam.diagnostics.dataflow.figure import dataflow_figure
 from mpadam.diagnostics.dataflow.trace import format_of, partial_sums, trace_step
-from mpadam.diagnostics.diagram import box, canvas, note
-from mpadam.diagnostics.overview.figure import figure2
+from mpadam.exhibits import figure2
+from mpadam.exhibits.dataflow import dataflow_picture
+from mpadam.exhibits.kit.diagram import box, canvas, note
+from mpadam.exhibits.kit.pictures import WIDTH, write_picture
+from mpadam.exhibits.source import Source
 from mpadam.model.fp8.recipe import OPERAND_FORMATS
 from mpadam.study.diagnostics import Dataflow
 
@@ -40,7 +42,7 @@ def texts(figure: Figure) -> list[str]:
 
 
 def drawn(options: Dataflow, regime: dict[str, str]) -> list[str]:
-    return texts(dataflow_figure("figure9", "regime", trace_step(options, regime)).figure)
+    return texts(dataflow_picture("figure9", "regime", asdict(trace_step(options, regime))).figure)
 
 
 @pytest.mark.parametrize("name", CAPTIONS)
@@ -147,7 +149,7 @@ def holds(frame: Bbox, text: Bbox) -> bool:
 
 
 def test_overlaps_are_noticed():
-    figure, axes = canvas(4, 2)
+    figure, axes = canvas(WIDTH, 2)
     box(axes, (1, 1), "in its box", width=1.0)
     note(axes, (3, 1), "one")
     assert overlaps(figure) == []
@@ -159,11 +161,11 @@ def test_overlaps_are_noticed():
 @pytest.mark.parametrize("regime", [*OPTIONS.figures.values(), {"masters": "nvfp4", "compute": "fp8"}, FP16_SCALES])
 def test_no_text_of_a_dataflow_lies_on_another(regime):
     trace = trace_step(replace(OPTIONS, optimizer="m-plus-adam-kahan"), regime)
-    assert overlaps(dataflow_figure("figure9", "regime", trace).figure) == []
+    assert overlaps(dataflow_picture("figure9", "regime", asdict(trace)).figure) == []
 
 
 def test_figure_2_is_legible_and_tells_what_the_grid_does():
-    figure = figure2().figure
+    figure = figure2.make(Source(Path())).figure
     assert overlaps(figure) == []
     words = [text for text in texts(figure) if text in ("moves", "is lost", "no step")]
     # additive; in proportion to |w|; default form: at zero, at a small and at a large weight
@@ -171,7 +173,7 @@ def test_figure_2_is_legible_and_tells_what_the_grid_does():
 
 
 def test_the_same_code_gives_the_same_bytes(tmp_path):
-    first, second = (write_picture(figure2(), tmp_path / name) for name in ("a", "b"))
+    first, second = (write_picture(figure2.make(Source(Path())), tmp_path / name) for name in ("a", "b"))
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 

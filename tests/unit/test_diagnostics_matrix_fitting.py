@@ -8,12 +8,13 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 import torch
+from exhibits_made import from_folder
 from torch import nn
 
 from mpadam.diagnostics.matrix_fitting.choose import choose
-from mpadam.diagnostics.matrix_fitting.figures import figure3, figure5, final_error_table
 from mpadam.diagnostics.matrix_fitting.fit import METHODS, Sweep, fit, rate_points, relative_error
 from mpadam.diagnostics.matrix_fitting.produce import produce
+from mpadam.diagnostics.matrix_fitting.records import write_records
 from mpadam.diagnostics.matrix_fitting.tasks import TASKS, problem
 from mpadam.optim.registry import build_optimizer
 from mpadam.study.diagnostics import MatrixFitting
@@ -145,34 +146,36 @@ def test_files_are_tidy_and_whole(produced):
     assert len(sweeps) == points * len(TASKS) * options.seeds
     assert len(curves) == len(METHODS) * 2 * len(TASKS) * options.seeds * (options.steps + 1)
     assert not curves.error.isna().any()
-    for name in ("figures/figure3", "figures/figure5"):
-        assert all((root / name).with_suffix(suffix).stat().st_size > 1000 for suffix in (".svg", ".pdf", ".png"))
-    table = pd.read_csv(root / "tables" / "matrix-fitting.csv")
-    assert len(table) == len(METHODS) * 2 * len(TASKS) * options.seeds
+    table = from_folder("matrix_fitting", root)
+    assert len(table.data) == len(METHODS) * 2 * len(TASKS) * options.seeds
+    assert len(from_folder("figure5", root).figure.axes) == 3 * len(TASKS)
 
 
 def choices_of(options: MatrixFitting, *sweeps: Sweep):
     return [choose(s, how, seeds=options.seeds) for s in sweeps for how in ("best per task", "one for all tasks")]
 
 
-def test_figures_show_every_method_in_every_panel_with_one_seed_too():
+def test_figures_show_every_method_in_every_panel_with_one_seed_too(tmp_path):
     options = replace(SMALL, seeds=1, steps=12)
-    choices = choices_of(options, *(fit(method, problem(options), options) for method in METHODS))
-    panels = figure3(options, choices).figure.axes
-    assert [axes.get_title(loc="left")[4:] for axes in panels] == list(TASKS)
+    produce(options, tmp_path)
+    panels = from_folder("figure3", tmp_path).figure.axes
+    assert [axes.get_title()[4:] for axes in panels] == list(TASKS)
     for axes in panels:
         assert len(axes.lines) == len(METHODS)
         assert all(len(line.get_xdata()) == options.steps + 1 for line in axes.lines)
         assert axes.get_yscale() == "log"
-    assert len(figure5(options, choices).figure.axes) == 3 * len(TASKS)
+    panels = from_folder("figure5", tmp_path).figure.axes
+    assert len(panels) == 3 * len(TASKS)
 
 
-def test_the_table_says_div_and_edge():
+def test_the_table_says_div_and_edge(tmp_path):
     inf = float("inf")
     options = replace(SMALL, seeds=2)
     rates = [{"lr": 0.1}, {"lr": 0.2}]
     errors = [[[0.1, inf, 0.2]] * 4, [[0.2, 0.3, 0.9]] * 4]
-    table = final_error_table(options, choices_of(options, hand_made(errors, rates)))
+    sweep = hand_made(errors, rates)
+    write_records(options, [sweep], choices_of(options, sweep), tmp_path / "diagnostics" / "matrix-fitting")
+    table = from_folder("matrix_fitting", tmp_path)
     texts = [entry.text for entry in table.rows[0]]
     assert texts[:4] == ["best per task", "AdamW", "div. (1 of 2)", "0.1 (edge)"]
     assert table.data.error.isna().sum() == 2 * len(TASKS)

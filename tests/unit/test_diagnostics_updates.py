@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import ml_dtypes
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from exhibits_made import from_folder
 from scipy.stats import norm
 
 from mpadam.diagnostics.capabilities.edges import Edges, find_edges
 from mpadam.diagnostics.capabilities.measure import Capability, measure
 from mpadam.diagnostics.capabilities.produce import produce as produce_capabilities
-from mpadam.diagnostics.capabilities.table import table1, write_back_table
+from mpadam.diagnostics.capabilities.tidy import tidy
 from mpadam.diagnostics.scene import reference_step, scene, typical
-from mpadam.diagnostics.survival_grid.figure import figure1
 from mpadam.diagnostics.survival_grid.measure import PARTS, Survival
 from mpadam.diagnostics.survival_grid.measure import measure as measure_survival
 from mpadam.diagnostics.survival_grid.produce import produce as produce_survival
+from mpadam.exhibits import figure1
 from mpadam.numerics.formats import CARDS, get_format
 from mpadam.study.diagnostics import Capabilities, SurvivalGrid
 
@@ -157,7 +158,7 @@ def test_nvfp4_loses_every_update_to_nearest_rounding_and_not_to_the_others():
         assert None not in (other.zero, other.sign, other.small)
 
 
-def test_tables_say_what_was_measured_and_nothing_else():
+def test_tables_say_what_was_measured_and_nothing_else(tmp_path):
     options = replace(OPTIONS, formats=("bf16",), optimizers=("adamw", "madam"), write_backs=("nearest", "kahan"))
     found = [
         Capability("bf16", "adamw", "nearest", 1, 21, 10, Edges(above=0.4987)),
@@ -165,7 +166,11 @@ def test_tables_say_what_was_measured_and_nothing_else():
         Capability("bf16", "madam", "nearest", None, None, 44, Edges(everywhere=True)),
         Capability("bf16", "madam", "kahan", None, None, None, Edges(below=1e-5, above=2.0, gaps=0.25)),
     ]
-    first, every = table1(options, found), write_back_table(options, found)
+    kept = {"options": asdict(options), "capabilities": [asdict(one) for one in found]}
+    (tmp_path / "diagnostics" / "capabilities").mkdir(parents=True)
+    (tmp_path / "diagnostics" / "capabilities" / "results.json").write_text(json.dumps(kept))
+    first, every = (from_folder(name, tmp_path) for name in ("table1", "table1_write_backs"))
+    assert every.data.equals(tidy(kept["capabilities"]))
     assert [[entry.text for entry in row] for row in first.rows] == [
         ["bf16", "AdamW", "1", "21", "10", "none", "0.499", "none"],
         ["bf16", "Madam", "> 60", "> 60", "44", "all", "all", ""],
@@ -181,7 +186,7 @@ def test_capabilities_are_written(tmp_path):
     assert rows.write_back.tolist() == ["nearest", "stochastic", "kahan"]
     results = json.loads((tmp_path / "diagnostics" / "capabilities" / "results.json").read_text())
     assert len(results["capabilities"]) == 3
-    assert len(pd.read_csv(tmp_path / "tables" / "table1.csv")) == 1
+    assert len(from_folder("table1", tmp_path).data) == 1
 
 
 # --- survival grid ---------------------------------------------------------------------------------------------------
@@ -237,17 +242,13 @@ def test_small_weights_are_stored_as_zero_in_nvfp4_only(survivals):
     assert (part(survivals["nvfp4"], "m-plus-adam", "multiplicative")[stored_as_zero] == 0).all()
 
 
-def test_figure_1_has_a_column_a_format_and_a_row_a_part(survivals):
-    figure = figure1(GRID, list(survivals.values())).figure
-    axes = figure.axes
-    assert len(axes) == 2 * len(GRID.formats)
-    assert [text.get_text() for text in axes[len(GRID.formats)].get_yticklabels()] == [p.label for p in PARTS]
-    assert all(a.get_xscale() == "log" for a in axes)
-
-
 def test_survival_is_written(tmp_path):
-    produce_survival(replace(GRID, formats=("bf16",), bins=4, per_bin=4), tmp_path)
+    produce_survival(replace(GRID, formats=("bf16", "nvfp4"), bins=4, per_bin=4), tmp_path)
     rows = pd.read_csv(tmp_path / "diagnostics" / "survival-grid" / "survival.csv")
-    assert len(rows) == 4 * len(PARTS)
+    assert len(rows) == 2 * 4 * len(PARTS)
     assert rows.notna().all().all()
-    assert (tmp_path / "figures" / "figure1.png").stat().st_size > 1000
+    axes = from_folder("figure1", tmp_path).figure.axes
+    assert len(axes) == 2 * 2, "a column per format"
+    assert len(axes[2].get_yticklabels()) == len(PARTS) == len(figure1.PARTS)
+    assert {(p.optimizer, "both" if p.branch == "delta" else p.branch) for p in PARTS} == set(figure1.PARTS)
+    assert all(a.get_xscale() == "log" for a in axes)

@@ -17,9 +17,22 @@ PACKAGE = Path(__file__).parents[2] / "src" / "mpadam"
 #: is below `training`, which reports its speed by the same FLOPs.
 ROOMS = (
     *("presence", "atomic", "canonical", "stored", "exits", "durations", "quartiles", "llama", "inherited", "source"),
+    "imports",
     *("remembered", "machine", "compiler", "cards"),
     *("numerics", "optim", "study", "plan", "model", "data", "probes", "training", "status", "workflow"),
-    *("analysis", "diagnostics", "measure", "site", "reference", "arguments", "commands", "cli", "__main__"),
+    *(
+        "analysis",
+        "claims",
+        "diagnostics",
+        "measure",
+        "exhibits",
+        "site",
+        "reference",
+        "arguments",
+        "commands",
+        "cli",
+        "__main__",
+    ),
 )
 
 

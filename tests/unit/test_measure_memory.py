@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from itertools import product
 from pathlib import Path
 
 import pytest
+from exhibits_made import from_folder
 
-from mpadam.analysis.render import to_csv
+from mpadam.cli import main
+from mpadam.exhibits.kit.render import to_csv
 from mpadam.llama import PAPER_SIZES
-from mpadam.measure.memory import Footprint, footprints
-from mpadam.measure.produce import produce
-from mpadam.measure.tables import memory_table
+from mpadam.measure.memory import Footprint, footprints, record
 from mpadam.study.measure import Memory
 
 
@@ -55,8 +56,11 @@ def test_the_reference_has_fp32_masters_and_states(found: list[Footprint]) -> No
     assert (one.bytes.weight, one.bytes.compute_copy, one.bytes.gradient, one.bytes.states) == (4.0, 2.0, 2.0, 8.0)
 
 
-def test_the_table_has_a_row_a_size_and_optimizer(found: list[Footprint]) -> None:
-    table = memory_table(found)
+def test_the_table_has_a_row_a_size_and_optimizer(found: list[Footprint], tmp_path: Path) -> None:
+    (tmp_path / "measure").mkdir()
+    kept = {"footprints": [record(footprint) for footprint in found]}
+    (tmp_path / "measure" / "memory.json").write_text(json.dumps(kept))
+    table = from_folder("memory", tmp_path)
     rows = {(r[0].text, r[1].text): dict(zip(table.header, (e.text for e in r), strict=True)) for r in table.rows}
     labels = {f.label for f in found}
     assert set(rows) == set(product(("60m",), labels))
@@ -68,7 +72,7 @@ def test_the_table_has_a_row_a_size_and_optimizer(found: list[Footprint]) -> Non
 
 
 def test_files(tmp_path: Path) -> None:
-    produce("memory", Memory(sizes=("60m",)), tmp_path)
+    assert main(["measure", "memory", "--options", '{"sizes": ["60m"]}', "--out", str(tmp_path)]) == 0
     assert {p.name for p in (tmp_path / "tables").iterdir()} == {
         f"memory.{s}" for s in ("csv", "md", "tex", "txt", "json")
     }

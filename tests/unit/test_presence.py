@@ -11,11 +11,12 @@ from analysis_fakes import FakeStudy, fake_study
 
 from mpadam import cli
 from mpadam.analysis.collect import collect
-from mpadam.analysis.items import Item, problems
 from mpadam.data import c4, c4_hub, saved, tokenizer_hub
 from mpadam.data.download import download_shard
 from mpadam.data.loader import TokenData
 from mpadam.data.tokens import read_shard_manifest
+from mpadam.exhibits.complete import problems
+from mpadam.exhibits.registry import Exhibit
 from mpadam.plan.needs import read_manifest
 from mpadam.plan.observed import finished
 from mpadam.presence import entries, is_there, why_unreadable
@@ -153,8 +154,11 @@ def test_n37_data_that_cannot_be_read_are_not_called_absent(
 
 
 def test_n37_an_item_that_cannot_be_read_is_not_called_absent(tmp_path: Path, damage: Damage) -> None:
-    item = Item("Table 1", "", "", (), {"file": "table.csv", "columns": ["a"]})
-    assert problems(tmp_path, [item]) == ["Table 1: table.csv: no numbers"]
+    item = Exhibit("", "tables", "table1", "", "", "", checked={"table.csv": ("a",)})
+    (tmp_path / "tables").mkdir()
+    for file in item.files:
+        (tmp_path / file).touch()
+    assert problems(tmp_path, [item]) == ["table1: table.csv: no numbers"]
     damage(tmp_path / "table.csv")
     (line,) = problems(tmp_path, [item])
     assert ": cannot be read: " in line

@@ -6,18 +6,19 @@ import math
 import pandas as pd
 import pytest
 from analysis_fakes import fake_study
+from exhibits_made import maker
 from matplotlib import image
 
 from mpadam.analysis import probes as module
 from mpadam.analysis.collect import collect
 from mpadam.analysis.probes import COLUMNS, read_looks
-from mpadam.analysis.probes_descent import descent_means, descent_picture
-from mpadam.analysis.probes_staleness import stale_shares, staleness_picture
-from mpadam.analysis.probes_survival import survival_picture, survival_shares
 from mpadam.cli import main
+from mpadam.exhibits.descent import descent_means
+from mpadam.exhibits.registry import needing
+from mpadam.exhibits.staleness import stale_shares
+from mpadam.exhibits.survival import survival_shares
 from mpadam.study.grid import run_keys
 from mpadam.study.load import ConfigError
-from mpadam.study.probes import figures
 
 KEY = ["model", "budget", "regime", "optimizer", "seed"]
 
@@ -148,22 +149,21 @@ def test_staleness_by_dtype_and_beta2(study):
 
 
 def test_panels_lines_and_the_place_of_zero(study):
-    picture = survival_picture(looks_of(study), "bf16-bf16")
-    panels = [axes for axes in picture.figure.axes if axes.get_visible()]
-    assert [axes.get_title(loc="left") for axes in panels] == ["AdamW", "M+Adam"]  # a level is in the CSV alone
-    (additive, zero), *rest = [panels[0].lines[k : k + 2] for k in range(0, 6, 2)]
-    assert additive.get_xydata().tolist() == [[-5.5, 0.5], [-4.5, 0.5]]
-    assert zero.get_xydata().tolist() == [[-8.5, 0.0]]
-    assert all(len(line.get_xdata()) == 0 for pair in rest for line in pair)
+    picture = maker("survival")(collect(study.config, study.paths), "bf16-bf16")
+    panels = picture.figure.axes
+    assert [axes.get_title() for axes in panels] == ["AdamW", "M+Adam"]  # a level is in the CSV alone
+    drawn = [line.get_xydata().tolist() for line in panels[0].lines]
+    assert sorted(drawn) == [[[-8.5, 0.0]], [[-5.5, 0.5], [-4.5, 0.5]]]  # zero is joined to nothing
     assert "m-plus-adam@beta2_0" in set(picture.data["optimizer"])
 
 
 def test_without_a_look_there_are_figures_that_say_so(tmp_path):
-    empty = looks_of(fake_study(tmp_path / "results"))
-    assert empty.table.empty
-    picture = survival_picture(empty, "bf16-bf16")
+    study = fake_study(tmp_path / "results")
+    assert looks_of(study).table.empty
+    empty = collect(study.config, study.paths)
+    picture = maker("survival")(empty, "bf16-bf16")
     assert [text.get_text() for text in picture.figure.axes[0].texts] == ["no look yet"]
-    for made in (descent_picture(empty), staleness_picture(empty)):
+    for made in (maker("descent")(empty), maker("staleness")(empty)):
         assert made.data.empty
 
 
@@ -180,7 +180,7 @@ def test_the_command_writes_what_the_rule_declares(study):
     made = study.paths.root / "paper"
     table = pd.read_csv(made / "tables" / "probes.csv", keep_default_na=False, dtype={"bin": "str"})
     assert len(table) == len(looks_of(study).table)
-    names = figures(study.config)
+    names = [exhibit.name for exhibit in needing("looks", study.config)]
     assert set(names) == {"survival-fp32-bf16", "survival-bf16-bf16", "descent", "staleness"}
     written = {path.name for path in (made / "figures").iterdir()}
     assert written == {name + suffix for name in names for suffix in (".svg", ".pdf", ".png", ".json", ".csv")}
@@ -189,4 +189,4 @@ def test_the_command_writes_what_the_rule_declares(study):
 
 
 def test_where_nothing_is_looked_at_no_figure_is_asked_for(tmp_path):
-    assert figures(fake_study(tmp_path / "results").config) == []
+    assert needing("looks", fake_study(tmp_path / "results").config) == []

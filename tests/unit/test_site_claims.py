@@ -10,8 +10,8 @@ from analysis_fakes import FakeStudy
 from claims_samples import claims_study
 from site_pages import Page, check_links, pages_from
 
-from mpadam.analysis.claims.data import load_claims
 from mpadam.analysis.collect import collect
+from mpadam.claims.data import load_claims
 from mpadam.cli import main
 from mpadam.site.claims import read_claims
 from mpadam.study.load import ConfigError

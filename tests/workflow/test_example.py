@@ -121,7 +121,7 @@ def test_a_run_chosen_by_its_hash_trains_to_the_same_losses(route: Bf16Products,
 
 
 def test_readme_says_what_half_as_many_updates_chose_for_adamw(records: Path) -> None:
-    """What is written by hand next to the results that `mpadam.analysis.claims.sentences` writes."""
+    """What is written by hand next to the results that `mpadam.claims.sentences` writes."""
     rates = {
         path.parents[1].name: yaml.safe_load(path.read_text())["values"]["lr"]
         for path in records.glob("tuning/400k/*/adamw/selected.yaml")

@@ -1,13 +1,11 @@
-"""Every table and figure of the paper has a rule, files, and numbers.
+"""Every table and figure of the paper is an exhibit: Snakemake plans its files, and completeness is checked.
 
-The list is data (src/mpadam/analysis/items.yaml). It is held against the workflow by planning it, and against a folder
-of results: the smoke study's, where `all_paper` is finished, and otherwise one that is made here, of made-up runs and
-quick measurements; diagnostics have tests of their own.
+They are held against a folder of results: the smoke study's, where `all_paper` is finished, and otherwise one that is
+made here, of made-up runs and quick measurements; diagnostics have tests of their own.
 """
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 from dataclasses import replace
@@ -15,72 +13,67 @@ from pathlib import Path
 
 import pytest
 
-from mpadam.analysis.items import Item, paper_items, problems
 from mpadam.cli import main
+from mpadam.exhibits.complete import problems
+from mpadam.exhibits.registry import Exhibit, exhibits
+from mpadam.study.load import load_study
 from tests.workflow.toy import ROOT, make_toy
 
 sys.path.insert(0, str(ROOT / "tests/unit"))
 from analysis_fakes import study_content
 from analysis_paper_fakes import paper_study
 
-#: paper.md section 6, by hand
+#: paper.md section 6, by hand: what the paper shows, and the tables and figures here that show it
 PAPER = {
-    *(f"Figure {number}" for number in range(1, 10)),
-    *("Table 1", "Table 2", "SR and Kahan"),
-    *(f"Appendix: {name}" for name in ("ablations", "chosen hyper-parameters", "memory", "runtime overhead")),
+    "Table 1": ["tables/table1", "tables/table1-write-backs"],
+    "Table 2": ["tables/table2"],
+    "SR and Kahan": ["tables/write-backs"],
+    **{f"Figure {n}": [f"figures/figure{n}"] for n in (1, 2, 5, 6, 7, 8, 9)},
+    "Figure 3": ["figures/figure3", "tables/matrix-fitting"],
+    "Figure 4": ["figures/figure4", "figures/figure4-all"],
+    "Appendix: ablations": ["tables/ablations", "figures/ablations"],
+    "Appendix: chosen hyper-parameters": ["tables/hyperparameters"],
+    "Appendix: memory": ["tables/memory"],
+    "Appendix: runtime overhead": ["tables/runtime-overhead"],
 }
 FINISHED = ROOT / "results/smoke/paper"
+CONFIG = load_study([ROOT / "config.yaml"])
 
 
-def finished() -> bool:
-    """Whether `all_paper` of the smoke study is there as a whole: the page is made last."""
-    page = FINISHED / "index.html"
-    return page.exists() and all((FINISHED / path).exists() for item in paper_items() for path in item.paths)
+def stem(exhibit: Exhibit) -> str:
+    return f"{exhibit.folder}/{exhibit.name}"
 
 
-def test_the_list_is_the_paper_s() -> None:
-    names = [item.item for item in paper_items()]
-    assert set(names) == PAPER
-    assert len(names) == len(PAPER)
-    assert all(item.files and item.check for item in paper_items())
+def test_every_item_of_the_paper_is_an_exhibit_that_is_checked() -> None:
+    found = {stem(exhibit): exhibit for exhibit in exhibits(CONFIG)}
+    for item, stems in PAPER.items():
+        assert set(stems) <= set(found), item
+        drawn = any(one.startswith("figures/") for one in stems)
+        assert drawn or any(found[one].checked for one in stems), item
 
 
-def test_every_item_has_a_rule_that_makes_its_files(tmp_path: Path) -> None:
-    """Each file is a target of its own, so one that no rule makes ends the planning; so does a rule of another name."""
+def test_every_file_of_every_exhibit_has_a_rule_and_all_paper_asks_for_it(tmp_path: Path) -> None:
+    """Each file is a target of its own, so one that no rule makes ends the planning."""
     toy = make_toy(tmp_path / "toy")
-    for item in paper_items():
-        for path in item.paths:
-            assert path.count("/") == 1
-    targets = [f"results/toy/paper/{path}" for item in paper_items() for path in item.paths]
-    planned = toy.planned(*targets)
-    assert {item.rule for item in paper_items()} <= set(planned)
-    for item in paper_items():
-        assert _produces(toy.folder, item), f"{item.item}: {item.rule} does not make {item.files}"
+    wanted = exhibits(load_study([ROOT / "config.yaml", toy.folder / "toy.yaml"]))
+    targets = [f"results/toy/paper/{path}" for exhibit in wanted for path in exhibit.files]
+    planned, all_paper = toy.planned(*targets), toy.planned("all_paper")
+    kinds = [(exhibit.folder, exhibit.needs) for exhibit in wanted if exhibit.needs != "looks"]
+    for found in (planned, all_paper):
+        assert found["table"] == sum(folder == "tables" for folder, _ in kinds)
+        assert found["figure"] == sum(folder == "figures" for folder, _ in kinds)
+        assert found["diagnose"] == 4
 
 
-def _produces(folder: Path, item: Item) -> bool:
-    """Whether the text of the rule names the files; figures 7 to 9 are names in the options of their rule."""
-    text = "\n".join(path.read_text() for path in sorted((folder / "workflow/rules").glob("*.smk")))
-    rule = re.search(rf"^rule {item.rule}:\n(.*?)(?=^rule |\Z)", text, re.MULTILINE | re.DOTALL)
-    assert rule, f"no rule {item.rule}"
-    names = [stem.partition("/")[2] for stem in item.files]
-    return all(name in rule[1] or "dataflow.figures" in rule[1] for name in names)
-
-
-def test_all_paper_asks_for_every_item(tmp_path: Path) -> None:
-    planned = make_toy(tmp_path / "toy").planned("all_paper")
-    assert {item.rule for item in paper_items()} <= set(planned)
-
-
-@pytest.mark.skipif(not finished(), reason="all_paper of the smoke study is not finished here")
-def test_the_finished_smoke_study_has_every_item_with_numbers() -> None:
-    assert problems(FINISHED) == []
+@pytest.mark.skipif(not (FINISHED / "index.html").exists(), reason="all_paper of the smoke study is not finished here")
+def test_the_finished_smoke_study_has_every_exhibit_with_numbers() -> None:
+    assert problems(FINISHED, exhibits(load_study([FINISHED / "study.yaml"]))) == []
 
 
 # --- made-up results -------------------------------------------------------------------------------------------------
 
-MADE_HERE = ("aggregate_paper", "measure_memory", "measure_step_time")
-ITEMS = [item for item in paper_items() if item.rule in MADE_HERE]
+MADE_HERE = ("runs", "measure/memory.json", "measure/step-time.json")
+ITEMS = [exhibit for exhibit in exhibits(CONFIG) if exhibit.needs in MADE_HERE]
 
 
 @pytest.fixture(scope="module")
@@ -97,18 +90,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return study.paths.output
 
 
-def test_runs_and_measurements_give_their_items(made: Path) -> None:
-    assert len(ITEMS) == 8
+def test_runs_and_measurements_give_their_exhibits(made: Path) -> None:
+    assert len(ITEMS) == 10
     assert problems(made, ITEMS) == []
 
 
-def test_an_item_without_a_file_is_named(made: Path, tmp_path: Path) -> None:
+def test_an_exhibit_without_a_file_is_named(made: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(made, tmp_path / "paper"))
     (copy / "figures/figure6.pdf").unlink()
-    assert problems(copy, ITEMS) == ["Figure 6: figures/figure6.pdf: no such file"]
+    assert problems(copy, ITEMS) == ["figure6: figures/figure6.pdf: no such file"]
 
 
-def test_an_item_without_a_finite_number_is_named(made: Path, tmp_path: Path) -> None:
+def test_an_exhibit_without_a_finite_number_is_named(made: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(made, tmp_path / "paper"))
     path = copy / "tables/ablations.csv"
     header, *rows = path.read_text().splitlines()
@@ -117,22 +110,22 @@ def test_an_item_without_a_finite_number_is_named(made: Path, tmp_path: Path) ->
     path.write_text("\n".join([header, *(e for e, r in zip(emptied, rows, strict=True) if '"' not in r)]))
     (copy / "figures/figure4.csv").write_text("\n")
     assert problems(copy, ITEMS) == [
-        "Figure 4: figure4.csv: no numbers",
-        "Appendix: ablations: ablations.csv: val_ppl_mean: no finite number",
+        "figure4: figure4.csv: no numbers",
+        "ablations: ablations.csv: val_ppl_mean: no finite number",
     ]
 
 
 def test_blank_pictures_and_empty_records_are_named(tmp_path: Path) -> None:
     from matplotlib import image
 
-    seen = next(item for item in paper_items() if item.item == "Figure 7")
-    item = replace(seen, files=())
+    seen = next(exhibit for exhibit in exhibits(CONFIG) if exhibit.name == "figure7")
     (tmp_path / "figures").mkdir()
     (tmp_path / "diagnostics/dataflow").mkdir(parents=True)
+    for file in seen.files:
+        (tmp_path / file).touch()
     image.imsave(tmp_path / "figures/figure7.png", [[0.5, 0.5], [0.5, 0.5]])
     (tmp_path / "diagnostics/dataflow/figure7.json").write_text('{"regime": {"masters": "bf16"}, "casts": []}')
-    expected = ["Figure 7: figure7.png: nothing drawn", "Figure 7: figure7.json: nothing seen"]
-    assert problems(tmp_path, [item]) == expected
+    assert problems(tmp_path, [seen]) == ["figure7: figure7.png: nothing drawn", "figure7: figure7.json: nothing seen"]
     image.imsave(tmp_path / "figures/figure7.png", [[0.5, 0.1], [0.5, 0.5]])
     (tmp_path / "diagnostics/dataflow/figure7.json").write_text('{"regime": {}, "casts": ["bf16"]}')
-    assert problems(tmp_path, [item]) == []
+    assert problems(tmp_path, [seen, replace(seen, checked={})]) == []

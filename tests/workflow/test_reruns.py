@@ -65,9 +65,19 @@ def test_s8_checkpoint_interval_retrains_nothing_that_cannot_be_answered_at_once
 
 
 def test_s8_plotting_code_remakes_tables_and_pages_only(toy: Toy) -> None:
-    with (toy.folder / "src/mpadam/analysis/figures.py").open("a") as file:
+    with (toy.folder / "src/mpadam/exhibits/figure4.py").open("a") as file:
         file.write("# a comment\n")
-    assert toy.planned() == {"aggregate": 1, "claims": 1, "site": 1, "all": 1}
+    assert toy.planned() == {"figure": 1, "site": 1, "all": 1}
+
+
+def test_issue_19_a_colour_of_the_style_remakes_every_figure_that_uses_it(toy: Toy) -> None:
+    """Figure 3 was left as it was while Figure 4 got the new colour: lists of sources were written by hand."""
+    (toy.results / "paper/diagnostics").mkdir(parents=True)
+    with (toy.folder / "src/mpadam/analysis/style.py").open("a") as file:
+        file.write("# a comment\n")
+    planned = toy.planned()
+    assert (planned["figure"], planned["table"]) == (2, 3)
+    assert not {"aggregate", "train", "trial"} & set(planned)
 
 
 def test_s8_a_rate_retrains_exactly_its_runs(toy: Toy) -> None:

@@ -1,8 +1,8 @@
 # A verdict on every claim.
 #
 # Inputs:  what the tables are made of; of `all_paper` also the diagnostics and the looks at updates along training. The
-#          claims themselves are part of the source of the analysis: an edit to one remakes the verdicts, and no run
-# Outputs: results/<study>/claims.json, the table and the forest plot `claims` beside the other tables and figures
+#          claims themselves are part of the source: an edit to one remakes the verdicts, and no run
+# Outputs: results/<study>/claims.json, which the table and the forest plot `claims` are made of
 # Steps:   one local job, seconds
 
 
@@ -12,27 +12,16 @@ rule claims:
         manifest=f"{ROOT}/data/manifest.json",
         summaries=STUDY.summaries_of_view,
         selections=STUDY.selections_of_view,
-        pieces=STUDY.for_paper(PAPER_PIECES),
-        code=sources("analysis"),
+        looks=STUDY.for_paper(rules.probes.output.table if EXHIBITS.together() else []),
+        diagnostics=STUDY.for_paper(
+            expand(f"{PAPER}/diagnostics/{{kind}}", kind=DIAGNOSTICS)
+        ),
     output:
         verdicts=f"{ROOT}/{{view}}claims.json",
-        table=report(
-            f"{ROOT}/{{view}}tables/claims.csv",
-            caption="../report/claims.rst",
-            category="Claims",
-            labels={"table": "claims, cell by cell"},
-        ),
-        figure=report(
-            f"{ROOT}/{{view}}figures/claims.svg",
-            caption="../report/claims-figure.rst",
-            category="Claims",
-            labels={"figure": "differences and their intervals"},
-        ),
-        other=multiext(f"{ROOT}/{{view}}tables/claims", ".md", ".tex", ".txt", ".json")
-        + multiext(f"{ROOT}/{{view}}figures/claims", ".pdf", ".png", ".json", ".csv"),
     log:
         f"{LOGS}/{{view}}claims.log",
     params:
+        code=code_of("mpadam.claims.examine", "mpadam.claims.report"),
         view=STUDY.view_name,
     shell:
-        "mpadam claims --config {input.study:q} --view={params.view:q} > {log:q} 2>&1"
+        "mpadam claims --config {input.study:q} --view={params.view:q} --records-only > {log:q} 2>&1"

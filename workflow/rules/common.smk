@@ -10,6 +10,8 @@ import os
 import sys
 from pathlib import Path
 
+from mpadam.exhibits.planned import Planned
+from mpadam.imports import code_of
 from mpadam.source import check_checkout
 from mpadam.study.load import load_study
 from mpadam.study.paths import StudyPaths
@@ -17,7 +19,7 @@ from mpadam.study.section import NAME
 from mpadam.workflow.container import bind_paths, bind_variable, checked_image
 from mpadam.workflow.edited import is_edited, shows_refused
 from mpadam.workflow.profiles import check_configfiles
-from mpadam.workflow.requests import RUN, TUNING, Workflow, rule_names, sources
+from mpadam.workflow.requests import RUN, TUNING, Workflow, rule_names
 from mpadam.workflow.resources import STOP_AFTER
 from mpadam.workflow.scheduler import one_timer
 from mpadam.workflow.signals import end_with_trainings, forward_signals, in_step
@@ -52,6 +54,13 @@ except (ValueError, OSError) as error:
 
 ROOT = str(STUDY.paths.root)
 LOGS = f"{ROOT}/logs"
+PAPER = f"{ROOT}/paper"
+EXHIBITS = Planned(
+    ROOT,
+    STUDY.view("").config,
+    STUDY.view("paper").config,
+    STUDY.selections_of_view,
+)
 
 if IMAGE is not None:
 
@@ -108,8 +117,9 @@ def nothing_unless_refused(table):
     """An input function: no file at all."""
 
     def files(wildcards):
-        if workflow.is_main_process and shows_refused(Path(table)):
-            workflow.dag.forcefiles.add(table)
+        path = table.format(**dict(wildcards.items()))
+        if workflow.is_main_process and shows_refused(Path(path)):
+            workflow.dag.forcefiles.add(path)
         return []
 
     return files
@@ -133,6 +143,7 @@ localrules:
     trial_spec,
     select,
     aggregate,
-    aggregate_paper,
+    table,
+    figure,
     claims,
     site,

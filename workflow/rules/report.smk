@@ -7,10 +7,9 @@
 rule site:
     input:
         study=f"{ROOT}/{{view}}study.yaml",
-        tables=rules.aggregate.output,
+        runs=rules.aggregate.output,
         claims=rules.claims.output,
-        diagnostics=STUDY.for_paper(PAPER_PIECES),
-        code=sources("site"),
+        exhibits=EXHIBITS.files,
     output:
         pages=directory(f"{ROOT}/{{view}}pages"),
         index=report(
@@ -22,6 +21,7 @@ rule site:
     log:
         f"{LOGS}/{{view}}site.log",
     params:
+        code=code_of("mpadam.site.write"),
         view=STUDY.view_name,
     shell:
         "mpadam site --config {input.study:q} --view={params.view:q} > {log:q} 2>&1"

@@ -16,7 +16,7 @@ from mpadam.analysis.cells import Cell, CellKey, cells, cells_frame
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.entries import METHOD, axis_of, base_of, is_form, is_level
 from mpadam.analysis.style import optimizer_styles
-from mpadam.analysis.tables import Entry, Table, between_text, number_text, perplexity_text
+from mpadam.analysis.texts import number_text
 from mpadam.optim.hyperparameters import check_hyperparameters
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import TuningKey, selection_key
@@ -132,60 +132,17 @@ def _rank(level: Level) -> tuple[float, str]:
     return (math.inf if value is None or isinstance(value, str) else float(value), level.label)
 
 
-# --- the table -------------------------------------------------------------------------------------------------------
-
-
-def ablation_table(collected: Collected) -> Table:
-    """A row a level: its perplexity, and the gain over the base at the same seeds."""
-    found = ablations(collected)
-    rows = [row for ablation in found for row in _rows(collected, ablation)]
-    return Table(
-        name="ablations",
-        title="Ablations of hyper-parameters and forms",
-        caption=(
-            "Validation perplexity, mean ± standard deviation over seeds, n runs; lower is better. Each row changes "
-            "one thing of the optimizer in the second column; * marks the base's own value. against base: relative "
-            "reduction of perplexity at the seeds that both have, negative where the change does harm. rates: "
-            "whether learning rates are the base's or chosen for the row itself. A cell with a diverged run (div.) has "
-            "no mean."
-        ),
-        header=("where", "base", "axis", "value", "perplexity", "against base", "rates"),
-        rows=tuple(rows),
-        headings=4,
-        data=pd.concat([_data(ablation) for ablation in found], ignore_index=True) if found else pd.DataFrame(),
-        notes=() if rows else ("The study asks for no level of an ablation.",),
-    )
-
-
-def _rows(collected: Collected, ablation: Ablation) -> list[tuple[Entry, ...]]:
-    name = optimizer_styles([ablation.entry])[ablation.entry].label
-    rows = []
-    for axis, levels in ablation.axes.items():
-        for level in levels:
-            cell = level.cell
-            key = cell.key if cell else None
-            gain = "" if level.is_base else between_text(ablation.base, cell)
-            entries = (
-                *(Entry(text) for text in (ablation.where, name, axis, level.label + (" *" if level.is_base else ""))),
-                *(Entry(perplexity_text(cell), key), Entry(gain, key)),
-                Entry("" if level.is_base else _rates(collected, ablation, level)),
-            )
-            rows.append(entries)
-    return rows
-
-
-def _rates(collected: Collected, ablation: Ablation, level: Level) -> str:
-    """Where the tuned values of a level come from."""
-    assert level.cell is not None
-    key = level.cell.key
-    source = selection_key(collected.config, TuningKey(key.model, key.regime, key.optimizer))
-    if source.optimizer == ablation.entry:
-        return "of base"
-    return "own" if source.optimizer == key.optimizer else f"of {source.optimizer}"
-
-
-def _data(ablation: Ablation) -> pd.DataFrame:
-    named = [(axis, level) for axis, levels in ablation.axes.items() for level in levels if level.cell]
+def levels_frame(found: Sequence[Ablation]) -> pd.DataFrame:
+    """A row per level with its cell's numbers, as tidy data."""
+    named = [
+        (axis, level)
+        for ablation in found
+        for axis, levels in ablation.axes.items()
+        for level in levels
+        if level.cell is not None
+    ]
+    if not named:
+        return pd.DataFrame()
     frame = cells_frame(level.cell for _, level in named if level.cell)
     frame.insert(0, "axis", [axis for axis, _ in named])
     frame.insert(1, "value", [level.label for _, level in named])

@@ -29,6 +29,14 @@ class CellKey:
         return f"{self.model}/{self.budget}x/{self.regime}/{self.optimizer}"
 
 
+def cell_of(folder: str) -> CellKey | None:
+    """The cell whose runs are in this folder below `runs/`; None of an empty name."""
+    if not folder:
+        return None
+    model, budget, regime, optimizer = folder.split("/")
+    return CellKey(model, int(budget.removesuffix("x")), regime, optimizer)
+
+
 @dataclass(frozen=True)
 class Cell:
     """What became of a cell's runs.

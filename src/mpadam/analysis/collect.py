@@ -118,9 +118,28 @@ def collect(config: StudyConfig, paths: StudyPaths) -> Collected:
 
 
 def write_runs(runs: pd.DataFrame, path: Path) -> None:
-    """One row a run; a number that does not exist is an empty cell. Read it with `keep_default_na=False`."""
+    """One row per run; a number that does not exist is an empty cell."""
     path.parent.mkdir(parents=True, exist_ok=True)
     runs.to_csv(path, index=False, lineterminator="\n")
+
+
+def read_collected(config: StudyConfig, paths: StudyPaths) -> Collected:
+    """The study with the runs that `write_runs` left in its tables, so that summaries are not read again.
+
+    Raises ConfigError where that table is not there, or not what `write_runs` writes.
+    """
+    path = paths.output / "tables" / "runs.csv"
+    empty = {column: [""] for column, kind in COLUMNS.items() if kind != "str"}
+    try:
+        runs = pd.read_csv(
+            path, dtype=dict(COLUMNS), keep_default_na=False, na_values=empty, float_precision="round_trip"
+        )[list(COLUMNS)]
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: not there; run  mpadam aggregate  first") from None
+    except (ValueError, KeyError) as error:
+        raise ConfigError(f"{path}: not what mpadam aggregate writes ({error}); delete it and run that again") from None
+    tunings = tuple(read_tuning(config, paths, key) for key in tuning_keys(config))
+    return Collected(config, paths, runs, tunings, _read_manifest(paths.manifest))
 
 
 def _read_manifest(path: Path) -> dict[str, Any] | None:

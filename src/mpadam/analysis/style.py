@@ -1,8 +1,8 @@
 """One map of names, order and looks, so that an optimizer or a regime is the same thing in every table and figure.
 
-An optimizer has a colour (Okabe and Ito's, which colour-blind readers tell apart) and a marker; a regime has a dash and
-a filling of the marker. So lines stay apart in print, in grey, and for everybody. What is not listed keeps its own name
-and takes the next spare look, in the order in which the study declares it.
+An optimizer has a colour (Okabe and Ito's, which colour-blind readers tell apart) and a marker; a regime has a dash. So
+lines stay apart in print, in grey, and for everybody. What is not listed keeps its own name and takes the next spare
+look, in the order in which the study declares it.
 """
 
 from __future__ import annotations
@@ -10,18 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import cycle, product
-from typing import Literal
 
 BLACK, GREY = "#000000", "#777777"
 BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
 VERMILLION, ORANGE, PURPLE = "#D55E00", "#E69F00", "#CC79A7"
 
 Dash = str | tuple[float, tuple[float, ...]]
-Fill = Literal["full", "none", "left", "bottom", "top", "right"]
 
 _COLOURS = (GREEN, PURPLE, ORANGE, SKY, BLACK, BLUE, VERMILLION, GREY)
 _SPARE_DASHES: tuple[Dash, ...] = ((0, (2, 2)), (0, (5, 1)), (0, (2, 1, 1, 1)), (0, (9, 3)))
-_SPARE_FILLS: tuple[Fill, ...] = ("top", "right")
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,6 @@ class OptimizerStyle:
 class RegimeStyle:
     label: str
     dash: Dash
-    fill: Fill
 
 
 #: in the order of legends and tables
@@ -55,18 +51,18 @@ OPTIMIZERS = {
 }
 #: weights-compute; the reference with fp32 masters first
 REGIMES = {
-    "fp32-bf16": RegimeStyle("fp32-bf16", (0, (1, 1.5)), "none"),
-    "fp32-fp8": RegimeStyle("fp32-fp8", (0, (1, 3)), "none"),
-    "bf16-bf16": RegimeStyle("bf16-bf16", "-", "full"),
-    "bf16-fp8": RegimeStyle("bf16-fp8", (0, (6, 2)), "full"),
-    "fp8-bf16": RegimeStyle("fp8-bf16", (0, (4, 1.5, 1, 1.5)), "left"),
-    "fp8-fp8": RegimeStyle("fp8-fp8", (0, (8, 2, 1, 2)), "left"),
-    "fp8e4m3-bf16": RegimeStyle("fp8e4m3-bf16", (0, (4, 1.5, 1, 1.5, 1, 1.5)), "right"),
-    "fp8e4m3-fp8": RegimeStyle("fp8e4m3-fp8", (0, (8, 2, 1, 2, 1, 2)), "right"),
-    "nvfp4-bf16": RegimeStyle("nvfp4-bf16", (0, (3, 1, 1, 1, 1, 1)), "bottom"),
-    "nvfp4-fp8": RegimeStyle("nvfp4-fp8", (0, (6, 1, 1, 1, 1, 1)), "bottom"),
-    "nvfp4s-bf16": RegimeStyle("nvfp4s-bf16", (0, (3, 1, 1, 1)), "top"),
-    "nvfp4s-fp8": RegimeStyle("nvfp4s-fp8", (0, (6, 1, 1, 1)), "top"),
+    "fp32-bf16": RegimeStyle("fp32-bf16", (0, (1, 1.5))),
+    "fp32-fp8": RegimeStyle("fp32-fp8", (0, (1, 3))),
+    "bf16-bf16": RegimeStyle("bf16-bf16", "-"),
+    "bf16-fp8": RegimeStyle("bf16-fp8", (0, (6, 2))),
+    "fp8-bf16": RegimeStyle("fp8-bf16", (0, (4, 1.5, 1, 1.5))),
+    "fp8-fp8": RegimeStyle("fp8-fp8", (0, (8, 2, 1, 2))),
+    "fp8e4m3-bf16": RegimeStyle("fp8e4m3-bf16", (0, (4, 1.5, 1, 1.5, 1, 1.5))),
+    "fp8e4m3-fp8": RegimeStyle("fp8e4m3-fp8", (0, (8, 2, 1, 2, 1, 2))),
+    "nvfp4-bf16": RegimeStyle("nvfp4-bf16", (0, (3, 1, 1, 1, 1, 1))),
+    "nvfp4-fp8": RegimeStyle("nvfp4-fp8", (0, (6, 1, 1, 1, 1, 1))),
+    "nvfp4s-bf16": RegimeStyle("nvfp4s-bf16", (0, (3, 1, 1, 1))),
+    "nvfp4s-fp8": RegimeStyle("nvfp4s-fp8", (0, (6, 1, 1, 1))),
 }
 #: of hyper-parameters, on axes: the paper's symbols
 SYMBOLS = {
@@ -101,9 +97,8 @@ def regime_styles(regimes: Iterable[str]) -> dict[str, RegimeStyle]:
     """Looks of these regimes, in the order to show them."""
     wanted = list(dict.fromkeys(regimes))
     styles = {name: style for name, style in REGIMES.items() if name in wanted}
-    spare = cycle(product(_SPARE_FILLS, _SPARE_DASHES))
+    spare = cycle(_SPARE_DASHES)
     for name in wanted:
         if name not in styles:
-            fill, dash = next(spare)
-            styles[name] = RegimeStyle(name, dash, fill)
+            styles[name] = RegimeStyle(name, next(spare))
     return styles

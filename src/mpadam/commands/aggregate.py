@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from mpadam.arguments import add_study, exit_code, study_of
+from mpadam.arguments import add_records_only, add_study, exit_code, study_of
 
 HELP = "collect a study's runs and make its tables and figures"
 EXAMPLE = "mpadam aggregate --config config.yaml --config studies/smoke.yaml --results results"
@@ -12,26 +12,27 @@ EXAMPLE = "mpadam aggregate --config config.yaml --config studies/smoke.yaml --r
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_study(parser)
+    add_records_only(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write tables/ and figures/ of the study, print the tables; 3 if a summary was refused."""
+    """Write tables/runs.csv, tables/ and figures/ of the study, print the tables; 3 if a summary was refused."""
     import sys
 
     from mpadam.analysis.collect import collect, write_runs
-    from mpadam.analysis.pictures import write_picture
-    from mpadam.analysis.pieces import pictures, tables
-    from mpadam.analysis.render import to_text, write_table
 
     config, paths = study_of(args)
     collected = collect(config, paths)
     write_runs(collected.runs, paths.output / "tables" / "runs.csv")
-    made = tables(collected)
-    for table in made:
-        write_table(table, paths.output / "tables")
-    for picture in pictures(collected):
-        write_picture(picture, paths.output / "figures")
-    print("\n".join(to_text(table) for table in made), end="")
+    if not args.records_only:
+        from mpadam.exhibits.kit.render import to_text
+        from mpadam.exhibits.kit.table import Table
+        from mpadam.exhibits.registry import needing
+        from mpadam.exhibits.source import source_of
+        from mpadam.exhibits.write import write
+
+        made = write(needing("runs", config, paths.view), source_of(collected))
+        print("\n".join(to_text(one) for one in made if isinstance(one, Table)), end="")
     if collected.unverified:
         print(f"{paths.manifest}: not there, so runs were not held against the data", file=sys.stderr)
     return exit_code(collected, "aggregate")

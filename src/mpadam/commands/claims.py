@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mpadam.arguments import add_study, exit_code, study_of
+from mpadam.arguments import add_records_only, add_study, exit_code, study_of
 
 HELP = "judge the paper's claims, the objections and our own questions on a study's runs"
 EXAMPLE = "mpadam claims --config config.yaml --config studies/pilot.yaml --results results --view paper"
@@ -13,6 +13,7 @@ EXAMPLE = "mpadam claims --config config.yaml --config studies/pilot.yaml --resu
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_study(parser)
+    add_records_only(parser)
     parser.add_argument("--claims", type=Path, help="claims to judge; default: those of the package")
     parser.add_argument(
         "--pooled",
@@ -24,13 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write claims.json, tables/claims.* and figures/claims.*, print the verdicts and the hash of the claims; 3 if a
     result was refused."""
-    from mpadam.analysis.claims.data import CLAIMS, load_claims
-    from mpadam.analysis.claims.examine import examine
-    from mpadam.analysis.claims.figure import claims_figure
-    from mpadam.analysis.claims.report import claims_table, summary_lines, write_claims
     from mpadam.analysis.collect import collect
-    from mpadam.analysis.pictures import write_picture
-    from mpadam.analysis.render import write_table
+    from mpadam.claims.data import CLAIMS, load_claims
+    from mpadam.claims.examine import examine
+    from mpadam.claims.report import FILE, summary_lines, write_claims
     from mpadam.study.load import ConfigError
 
     config, paths = study_of(args)
@@ -42,7 +40,11 @@ def run(args: argparse.Namespace) -> int:
     claims = load_claims(args.claims or CLAIMS)
     verdicts = examine(collected, claims, diagnostics=paths.output / "diagnostics", pooled=args.pooled)
     write_claims(verdicts, collected)
-    write_table(claims_table(verdicts, collected), paths.output / "tables")
-    write_picture(claims_figure(verdicts, collected), paths.output / "figures")
+    if not args.records_only:
+        from mpadam.exhibits.registry import needing
+        from mpadam.exhibits.source import source_of
+        from mpadam.exhibits.write import write
+
+        write(needing(FILE, config, paths.view), source_of(collected))
     print("\n".join(summary_lines(verdicts)))
     return exit_code(collected, "claims")

@@ -27,10 +27,18 @@ def run(args: argparse.Namespace) -> int:
     """Write <out>/diagnostics/<kind>/ and the figures and tables made of it."""
     from importlib import import_module
 
+    from mpadam.exhibits.registry import of_record
+    from mpadam.exhibits.source import Source
     from mpadam.study.diagnostics import parse_options
 
     options = parse_options(args.kind, args.options)
-    module = import_module(f"mpadam.diagnostics.{args.kind.replace('-', '_')}.produce")
-    module.produce(options, args.out)
+    measured = args.kind != "overview"  # a diagram, made of the code alone
+    if measured:
+        import_module(f"mpadam.diagnostics.{args.kind.replace('-', '_')}.produce").produce(options, args.out)
+    if not args.records_only:
+        from mpadam.exhibits.write import write
+
+        needs = f"diagnostics/{args.kind}" if measured else ""
+        write(of_record(needs, getattr(options, "figures", ())), Source(args.out))
     print(f"{args.out}: {MAKES[args.kind]}")
     return 0

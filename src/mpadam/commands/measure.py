@@ -21,9 +21,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the table of the measurement, and print it."""
-    from mpadam.analysis.render import to_text
     from mpadam.measure.produce import produce
     from mpadam.study.measure import parse_options
 
-    print(to_text(produce(args.kind, parse_options(args.kind, args.options), args.out)), end="")
+    produce(args.kind, parse_options(args.kind, args.options), args.out)
+    if not args.records_only:
+        from mpadam.exhibits.kit.render import to_text
+        from mpadam.exhibits.kit.table import Table
+        from mpadam.exhibits.registry import of_record
+        from mpadam.exhibits.source import Source
+        from mpadam.exhibits.write import write
+
+        made = write(of_record(f"measure/{args.kind}.json"), Source(args.out))
+        print("\n".join(to_text(one) for one in made if isinstance(one, Table)), end="")
     return 0

@@ -37,6 +37,16 @@ class Footprint:
     bytes: Bytes
 
 
+def record(found: Footprint) -> dict[str, object]:
+    """As measure/memory.json holds it."""
+    return {
+        **{"model": found.size, "label": found.label, "parameters": found.parameters, "optimizer": found.optimizer},
+        **{"masters": found.masters, "apollo_scope": found.scope},
+        **{f"{name}_bytes": value for name, value in found.bytes._asdict().items()},
+        "total_bytes": found.bytes.total,
+    }
+
+
 def footprints(options: Memory) -> Iterator[Footprint]:
     """Every optimizer for every size."""
     for size in options.sizes:

@@ -14,7 +14,6 @@ import torch
 
 from mpadam.machine import cpu_name, gpu_name
 from mpadam.measure.subjects import Subject, absent, parameters, subjects
-from mpadam.quartiles import quartiles
 from mpadam.study.measure import StepTime
 
 
@@ -29,12 +28,6 @@ class Timing:
     @property
     def median(self) -> float:
         return statistics.median(self.samples)
-
-    @property
-    def quartiles(self) -> tuple[float, float]:
-        """Lower and upper; equal to the only sample where there is one."""
-        low, _, high = quartiles(self.samples)
-        return low, high
 
 
 def measure_step_time(options: StepTime, *, clock: Callable[[], float] = time.perf_counter) -> list[Timing]:

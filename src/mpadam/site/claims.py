@@ -6,9 +6,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from mpadam.analysis.claims.report import FILE
-from mpadam.analysis.claims.verdicts import VERDICTS
-from mpadam.analysis.claims.words import interval_text, signed
+from mpadam.claims.report import FILE
+from mpadam.claims.verdicts import VERDICTS
+from mpadam.claims.words import interval_text, signed
 from mpadam.study.load import ConfigError
 from mpadam.study.run_folder import read_json
 

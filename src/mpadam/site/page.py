@@ -6,8 +6,8 @@ tables sortable and gives them filters; without it the page says the same.
 
 from __future__ import annotations
 
-from mpadam.analysis.claims.reported import below_paper_scale
 from mpadam.analysis.collect import STATUSES, Collected
+from mpadam.claims.reported import below_paper_scale
 from mpadam.presence import is_there
 from mpadam.site.claims import read_claims
 from mpadam.site.facts import facts, model_facts

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mpadam.analysis.cells import BASELINE, Cell, CellKey, cells
-from mpadam.analysis.claims.reported import BUDGET, REPORTED, Line, same_model
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.entries import METHOD
-from mpadam.analysis.tables import gain_text, perplexity_text
+from mpadam.analysis.texts import gain_text, perplexity_text
+from mpadam.claims.reported import BUDGET, REPORTED, Line, same_model
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from mpadam.exhibits.registry import places
 from mpadam.presence import is_there
 from mpadam.site.points import Point, points
-
-#: shown first, in this order; the rest follows by name
-FIRST = (
-    *("table2", "figure4", "figure4-all", "claims", "write-backs", "figure6", "ablations", "hyperparameters"),
-    *("table1", "table1-write-backs", "figure1", "figure2", "figure3", "figure5", "matrix-fitting"),
-)
 
 
 @dataclass(frozen=True)
@@ -51,8 +46,13 @@ class Piece:
 def read_pieces(root: Path) -> list[Piece]:
     """The pieces of the study whose folder is `root`; links are relative to it."""
     found = [_piece(path, root) for folder in ("tables", "figures") for path in sorted((root / folder).glob("*.json"))]
-    rank = {name: index for index, name in enumerate(FIRST)}
-    return sorted(found, key=lambda piece: (rank.get(piece.name, len(rank)), piece.name))
+    order = places()
+    last = len(found) + max(order.values(), default=0)
+    return sorted(found, key=lambda piece: (order.get((_folder(piece), piece.name), last), piece.name))
+
+
+def _folder(piece: Piece) -> str:
+    return "tables" if piece.image is None else "figures"
 
 
 def contents(pieces: Sequence[Piece]) -> list[tuple[str, list[tuple[str, str]]]]:

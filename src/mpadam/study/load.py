@@ -120,7 +120,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: no such file") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8: {error}; save it as UTF-8") from None
-    content = _parse(text, str(path))
+    content = parse_yaml(text, str(path))
     if content is None:
         raise ConfigError(f"{path}: is empty, as Snakemake refuses too; write  {{}}  for a file that says nothing")
     if not isinstance(content, dict):
@@ -138,11 +138,11 @@ def read_words(words: Iterable[str]) -> dict[str, Any]:
         key, _, value = word.partition("=")
         if key in content:
             raise ConfigError(f"--config: key {key!r} is given twice; keep one, or write  {key}={{a: 1, b: 2}}")
-        content[key] = _parse(value, f"--config {key}")
+        content[key] = parse_yaml(value, f"--config {key}")
     return content
 
 
-def _parse(text: str, source: str) -> Any:
+def parse_yaml(text: str, source: str) -> Any:
     """The content of a YAML document. JSON is one too, except that it may be indented with tabs."""
     try:
         json.loads(text)

@@ -6,7 +6,6 @@ All decisions of the workflow are here, where they are tested; the rules only na
 from __future__ import annotations
 
 import itertools
-import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -22,7 +21,6 @@ from mpadam.data.tokenizer import tokenizer_identity
 from mpadam.plan.jobs import runs, trials
 from mpadam.plan.model import CostModel
 from mpadam.plan.need import planned
-from mpadam.source import PACKAGE, files
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey, TuningKey, grid_keys, run_keys, selection_key, trial_values, tuning_keys
 from mpadam.study.load import read_yaml
@@ -226,9 +224,10 @@ class Workflow:
         trainings = [*runs(self.config), *trials(self.config)]
         return {str(each.folder(self.paths) / "summary.json"): model.seconds(each) for each in trainings}
 
-    def measuring_resources(self) -> dict[str, Any]:
-        """What timing optimizer steps asks for: one GPU of the study's kind, where they are timed on one."""
-        on_gpu, model = self.config.measure.step_time.device == "cuda", self.config.cluster.gpu_model
+    def measuring_resources(self, kind: str) -> dict[str, Any]:
+        """What a measurement asks for: one GPU of the study's kind, where optimizer steps are timed on one."""
+        on_gpu = kind == "step-time" and self.config.measure.step_time.device == "cuda"
+        model = self.config.cluster.gpu_model
         gpu = {"gpu": 1, "nodes": 1} | ({"gpu_model": model} if model else {}) if on_gpu else {}
         return {"mem_mb": 16_000 if on_gpu else 4000, "runtime": 60, **gpu, **site_resources(self.config, gpu=on_gpu)}
 
@@ -325,8 +324,3 @@ def rule_names(names: Iterable[str]) -> dict[str, str]:
         taken = set(rules.values())
         rules[name] = next(rule for rule in itertools.chain([plain], numbered) if rule not in taken)
     return rules
-
-
-def sources(*packages: str) -> list[str]:
-    """Source files of parts of the package (`analysis`, `site`), so that an edit there remakes what they make."""
-    return sorted(os.path.relpath(path) for package in packages for path in files(PACKAGE / package))

@@ -36,28 +36,6 @@ def write_records(options: MatrixFitting, sweeps: Sequence[Sweep], choices: Sequ
     write_csv(sweep_points(options, sweeps), folder / "sweeps.csv")
 
 
-def final_errors(options: MatrixFitting, choices: Sequence[Choice]) -> pd.DataFrame:
-    """A row a method, way of choosing, task and seed; `error` is empty where it diverged."""
-    rows = []
-    for choice in choices:
-        for number, task in enumerate(TASKS):
-            for seed, error in enumerate(choice.final(number, options.seeds).tolist()):
-                rates = choice.rates(number)
-                rows.append(
-                    {
-                        "method": choice.sweep.method,
-                        "rates": choice.how,
-                        "task": task,
-                        "lr": rates["lr"],
-                        "lr_mult": rates.get("lr_mult"),
-                        "not_bracketed": " ".join(choice.open_ends[number]),
-                        "seed": seed,
-                        "error": _finite(error),
-                    }
-                )
-    return pd.DataFrame(rows)
-
-
 def curves(options: MatrixFitting, choices: Sequence[Choice]) -> pd.DataFrame:
     """The error after about a hundred of the updates, at the chosen rates, seeds reported on."""
     rows = []

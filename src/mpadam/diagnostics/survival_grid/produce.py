@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
 
-from mpadam.analysis.pictures import write_picture
+from mpadam.atomic import write_json
 from mpadam.diagnostics.records import write_csv
-from mpadam.diagnostics.survival_grid.figure import figure1
 from mpadam.diagnostics.survival_grid.measure import PARTS, Survival, measure
 from mpadam.study.diagnostics import SurvivalGrid
 
 
 def produce(options: SurvivalGrid, root: Path) -> None:
-    """Write diagnostics/survival-grid/survival.csv and figure 1 under `root`."""
-    found = [measure(fmt, options) for fmt in options.formats]
-    write_csv(tidy(found), root / "diagnostics" / "survival-grid" / "survival.csv")
-    write_picture(figure1(options, found), root / "figures")
+    """Write diagnostics/survival-grid/ under `root`: survival.csv, and the options in results.json."""
+    folder = root / "diagnostics" / "survival-grid"
+    write_csv(tidy([measure(fmt, options) for fmt in options.formats]), folder / "survival.csv")
+    write_json(folder / "results.json", {"options": json.loads(json.dumps(asdict(options)))})
 
 
 def tidy(found: list[Survival]) -> pd.DataFrame:

@@ -1,0 +1,108 @@
+"""The verdicts as a record: claims.json with every number, which tables, figures and the page are made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mpadam.analysis.collect import Collected
+from mpadam.atomic import write_json
+from mpadam.claims.examine import Verdicts
+from mpadam.claims.reported import below_paper_scale
+from mpadam.claims.statistics import Flips
+from mpadam.claims.verdicts import CellVerdict, Judged
+
+FILE = "claims.json"
+
+
+def write_claims(verdicts: Verdicts, collected: Collected) -> Path:
+    """claims.json in the folder of the view; returns it."""
+    path = collected.paths.output / FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, claims_content(verdicts, collected))
+    return path
+
+
+def claims_content(verdicts: Verdicts, collected: Collected) -> dict[str, Any]:
+    """All claims with all of their cells; a number that does not exist is null."""
+    return {
+        "study": collected.config.study,
+        "claims_sha256": verdicts.claims.sha256,
+        "runs_digest": collected.digest,
+        "alpha": verdicts.claims.alpha,
+        "pooled": verdicts.pooled,
+        "directions_only": below_paper_scale(collected),
+        "claims": [_claim(judged) for judged in verdicts.judged],
+    }
+
+
+def _claim(judged: Judged) -> dict[str, Any]:
+    claim = judged.claim
+    words = ("id", "title", "statement", "source", "grade", "direction", "threshold", "holds", "family")
+    return {
+        **{name: getattr(claim, name) for name in (*words, "falsified_by", "note")},
+        "unit": claim.measured_in,
+        "verdict": judged.verdict,
+        "reason": judged.reason,
+        "seeds_needed": judged.seeds_needed,
+        "cells": [_cell(cell) for cell in judged.cells],
+    }
+
+
+def _cell(cell: CellVerdict) -> dict[str, Any]:
+    sample = cell.sample
+    return {
+        "contrast": sample.contrast,
+        "where": sample.where,
+        **{name: getattr(sample, name) for name in ("model", "budget", "regime")},
+        "verdict": cell.verdict,
+        "reason": cell.reason,
+        "seeds_needed": cell.seeds_needed,
+        "exact": sample.exact,
+        "n": cell.n,
+        "seeds": list(sample.values),
+        "missing": list(sample.missing),
+        "diverged": {str(seed): list(entries) for seed, entries in sample.diverged.items()},
+        "values": list(sample.values.values()),
+        "mean": cell.mean,
+        "sd": cell.spread.sd if cell.spread else None,
+        "df": cell.spread.df if cell.spread else None,
+        "interval_95": cell.interval,
+        "interval_family": cell.family_interval,
+        "family_size": cell.family_size,
+        "p": cell.p,
+        "p_holm": cell.p_holm,
+        "p_sign_flip": cell.p_flip,
+        "p_sign_flip_least": Flips(tuple(sample.values.values())).least if cell.p_flip is not None else None,
+        "untestable": list(sample.untestable),
+        "premise": _premise(cell),
+        "parts": sample.parts,
+        "sweep": vars(sample.sweep) if sample.sweep else None,
+        "paper": _paper(cell),
+        "edges": list(sample.edges),
+        "flags": list(sample.flags),
+        "cell": sample.cell.folder if sample.cell else "",
+        "runs": list(sample.runs),
+    }
+
+
+def _premise(cell: CellVerdict) -> dict[str, Any] | None:
+    """What has to be above 0, with its 95% interval."""
+    if cell.premise is None:
+        return None
+    return {"needs": cell.sample.needs, "mean": cell.premise.mean, "interval_95": cell.premise.interval(0.95)}
+
+
+def _paper(cell: CellVerdict) -> dict[str, Any] | None:
+    """The paper's number, ours less it."""
+    found = cell.sample.reported
+    if found is None:
+        return None
+    return {**vars(found), "difference": None if cell.mean is None else cell.mean - found.value}
+
+
+def summary_lines(verdicts: Verdicts) -> list[str]:
+    """For the terminal: a line a claim, and the hash of what was claimed."""
+    width = max(len(judged.claim.id) for judged in verdicts.judged)
+    lines = [f"{j.claim.id:{width}}  {j.verdict:17}  {j.claim.title} ({j.reason})" for j in verdicts.judged]
+    return [*lines, f"claims.yaml {verdicts.claims.sha256}"]

@@ -1,0 +1,166 @@
+"""What the runs say about a cell of a claim: one number a seed, and everything that a reader must know beside it.
+
+A run that diverged has no perplexity, and leaving its seed out would flatter its optimizer. It is scored as a model
+that has learned nothing, a loss of ln(vocabulary), and never better than a run that completed: so it loses its pair,
+and the spread that it brings keeps a cell from a verdict unless nearly every pair points the same way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mpadam.analysis.cells import CellKey
+from mpadam.analysis.collect import Collected
+from mpadam.claims.cells import Slot, Source, Weighted
+from mpadam.study.load import ConfigError
+
+
+@dataclass(frozen=True)
+class Reported:
+    """The paper's own number for a cell: perplexities of both optimizers, and the same contrast of them."""
+
+    adamw: float
+    m_plus_adam: float
+    value: float
+    grade: str
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The contrast of best trials and of median ones; None where an optimizer has no trials of its own, or diverged."""
+
+    best: float | None
+    median: float | None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One cell of a claim, before it is judged.
+
+    values: seed -> number, for the seeds of which every run is in; premise: the same of the premise, `needs`.
+    parts: "optimizer branch regime" -> mean over these seeds, of every term; empty where a run diverged.
+    untestable: why the study's design forbids a verdict, whatever its runs say.
+    asked: seeds that the study asks for; missing: those of them without a number.
+    diverged: seed -> entries whose run diverged.  tied: seeds whose terms diverged on both sides, so that nothing can
+        be said.
+    edges: "entry: rate" for every rate that is not bracketed (`study.tuning`).
+    exact: the numbers come from a computation without chance: there is one, and no seed.
+    counted: where the number is a share of looks, in how many of how many it held, all seeds together.
+    runs: folders of the runs behind it, relative to the study's; cell: of the first, for links.
+    """
+
+    contrast: str
+    where: str
+    values: Mapping[int, float]
+    asked: tuple[int, ...]
+    model: str = ""
+    budget: int | None = None
+    regime: str = ""
+    needs: str = ""
+    premise: Mapping[int, float] | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    untestable: tuple[str, ...] = ()
+    missing: tuple[int, ...] = ()
+    diverged: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    tied: tuple[int, ...] = ()
+    edges: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    exact: bool = False
+    counted: tuple[int, int] | None = None
+    sweep: Sweep | None = None
+    reported: Reported | None = None
+    runs: tuple[str, ...] = ()
+    cell: CellKey | None = None
+
+
+@dataclass(frozen=True)
+class Number:
+    """What a run contributes; value is infinite where it diverged."""
+
+    value: float
+    folder: str
+
+
+Numbers = Mapping[tuple[Source, int], Number]
+Rows = Mapping[int, Mapping[Source, float]]
+
+
+def perplexities(collected: Collected) -> Numbers:
+    """ln(validation perplexity) of every run that completed, infinity for those that diverged."""
+    found = {}
+    for run in collected.runs.to_dict("records"):
+        key = CellKey(run["model"], int(run["budget"]), run["regime"], run["optimizer"])
+        if run["status"] in ("completed", "diverged"):
+            value = math.log(run["val_ppl"]) if run["status"] == "completed" else math.inf
+            found[Source(key), int(run["seed"])] = Number(value, str(run["folder"]))
+    return found
+
+
+def sample(slot: Slot, numbers: Numbers, learned_nothing: float | None) -> Sample:
+    """The numbers of a slot, paired by seed.
+
+    learned_nothing: loss of a model that has; None where the vocabulary is unknown, and then no run can be scored.
+    """
+    complete = [seed for seed in slot.seeds if all((source, seed) in numbers for source in slot.sources)]
+    raw = {seed: {source: numbers[source, seed].value for source in slot.sources} for seed in complete}
+    lost = {seed: _infinite(row) for seed, row in raw.items() if _infinite(row)}
+    scored = _scored(raw, learned_nothing) if lost else raw
+    own = [source for source, _ in slot.terms]
+    diverged = {seed: both for seed, found in lost.items() if (both := [source for source in found if source in own])}
+    only_premise = {seed: _entries(found) for seed, found in lost.items() if seed not in diverged}
+    return Sample(
+        contrast=slot.contrast,
+        where=slot.where,
+        values={seed: _sum(slot.terms, row) for seed, row in scored.items()},
+        asked=slot.seeds,
+        model=slot.model,
+        budget=slot.budget,
+        regime=slot.regime,
+        needs=slot.needs,
+        premise={seed: _sum(slot.premise, row) for seed, row in scored.items()} if slot.premise else None,
+        parts=_parts(own, raw) if raw and not diverged else {},
+        untestable=(f"the study has no runs that show {slot.needs}",) if slot.needs and not slot.premise else (),
+        missing=tuple(seed for seed in slot.seeds if seed not in raw),
+        diverged={seed: _entries(found) for seed, found in diverged.items()},
+        tied=tuple(seed for seed, found in diverged.items() if _both_sides(slot.terms, found)),
+        flags=tuple(f"{'+'.join(names)} diverged at seed {seed}" for seed, names in only_premise.items()),
+        runs=tuple(dict.fromkeys(numbers[source, seed].folder for seed in complete for source in slot.sources)),
+        cell=_subject(slot.terms),
+    )
+
+
+def _infinite(row: Mapping[Source, float]) -> tuple[Source, ...]:
+    return tuple(source for source, value in row.items() if math.isinf(value))
+
+
+def _parts(sources: Sequence[Source], rows: Rows) -> dict[str, float]:
+    names = {s: " ".join(filter(None, (s.cell.optimizer, s.branch, s.cell.regime))) for s in sources}
+    return {name: math.fsum(row[source] for row in rows.values()) / len(rows) for source, name in names.items()}
+
+
+def _entries(sources: Sequence[Source]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(source.cell.optimizer for source in sources))
+
+
+def _scored(raw: Rows, learned_nothing: float | None) -> Rows:
+    """With a loss for diverged runs, never below that of a run they are compared with."""
+    if learned_nothing is None:
+        raise ConfigError("a run diverged, and without data/manifest.json it cannot be scored: run the workflow's data")
+    finite = [value for row in raw.values() for value in row.values() if math.isfinite(value)]
+    worst = max([learned_nothing, *finite])
+    return {seed: {source: min(value, worst) for source, value in row.items()} for seed, row in raw.items()}
+
+
+def _sum(terms: Weighted, row: Mapping[Source, float]) -> float:
+    return math.fsum(weight * row[source] for source, weight in terms)
+
+
+def _both_sides(terms: Weighted, diverged: Sequence[Source]) -> bool:
+    return len({weight > 0 for source, weight in terms if source in diverged}) == 2
+
+
+def _subject(terms: Weighted) -> CellKey:
+    """The cell that a claim is about: the first that its contrast counts against."""
+    return next((source.cell for source, weight in terms if weight < 0), terms[0][0].cell)

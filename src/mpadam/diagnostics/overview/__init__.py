@@ -1,1 +1,0 @@
-"""Figure 2: the two branches of M+Adam and the write-back, as a diagram."""

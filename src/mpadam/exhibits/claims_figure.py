@@ -1,0 +1,139 @@
+"""Differences in ln perplexity with their intervals, a panel for each claim and a line for each cell: thick for the
+cell alone, thin for all cells of the claim together. Look whether an interval lies on one side of the dashed line,
+the least difference that matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import seaborn.objects as so
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mpadam.analysis.cells import cell_of
+from mpadam.analysis.style import BLACK, GREY, optimizer_styles
+from mpadam.claims.verdicts import CONTRADICTED, INCONCLUSIVE, SUPPORTED
+from mpadam.exhibits.kit import panels as kit
+from mpadam.exhibits.kit.pictures import WIDTH, Picture, drawing
+from mpadam.exhibits.kit.words import alternative, counts_text
+from mpadam.exhibits.source import Source
+
+NAME = "claims"
+TITLE = "Claims: differences and their intervals"
+NEEDS = "claims.json"
+PLACE = 40
+IN_ALL = True
+
+#: inches; HEADING: title and tick labels of a panel, TICKS: of these the part below it
+LINE, HEADING, TICKS = 0.18, 0.62, 0.3
+LEFT, RIGHT, TOP, BOTTOM = 3.3, 1.4, 0.7, 0.4
+UNIT = "ln perplexity"  # of the claims that are drawn, and of their slopes
+_SIGNS = {SUPPORTED: "+ ", CONTRADICTED: "− ", INCONCLUSIVE: "? "}
+_COLUMNS = ["claim", "contrast", "where", "n", "mean", "low", "high", "family_low", "family_high", "verdict"]
+_TOLD = ("verdict", "diverged", "optimizer")
+
+Record = dict[str, Any]
+
+
+def make(source: Source) -> Picture:
+    """Claims about perplexity that have a cell in the study, in the order of the file."""
+    claims = source.record(NEEDS)
+    shown = [claim for claim in claims["claims"] if claim["unit"].startswith(UNIT) and claim["cells"]]
+    frame = cells_shown(shown)
+    with drawing():
+        figure, axes = _places([len(claim["cells"]) for claim in shown] or [3])
+        for ax, claim in zip(axes, shown, strict=False):
+            _draw(ax, claim, frame[frame["claim"] == claim["id"]].reset_index(drop=True))
+        if not shown:
+            kit.say(axes[0], "no cell of a claim")
+        axes[-1].set_xlabel("difference in ln perplexity; to the right: in favour of what is named first")
+        _legend(figure)
+    told = [f"{claim['id']} {claim['verdict']}" for claim in shown]
+    alt = alternative("Forest plot of differences in ln perplexity with intervals", told, "The table of claims")
+    return Picture(NAME, TITLE, figure, _caption(claims, frame), alt, frame[_COLUMNS])
+
+
+def cells_shown(shown: Sequence[Record]) -> pd.DataFrame:
+    """A row per line of the plot; a cell with a diverged run has no numbers."""
+    rows = []
+    scales = {(cell["model"], cell["budget"]) for claim in shown for cell in claim["cells"]}
+    for claim in shown:
+        for cell in claim["cells"]:
+            known = {} if cell["diverged"] else cell
+            low, high = known.get("interval_95") or (None, None)
+            family_low, family_high = known.get("interval_family") or (None, None)
+            names = (claim["id"], cell["contrast"], cell["where"], cell["n"])
+            numbers = (known.get("mean"), low, high, family_low, family_high)
+            runs = cell_of(cell["cell"])
+            place = cell["regime"] if len(scales) == 1 and cell["regime"] else cell["where"]
+            look = (runs.optimizer if runs else "", bool(cell["diverged"]), place)
+            rows.append((*names, *numbers, cell["verdict"], *look))
+    frame = pd.DataFrame(rows, columns=[*_COLUMNS, "optimizer", "diverged", "place"])
+    return frame.astype(dict.fromkeys(("mean", "low", "high", "family_low", "family_high"), "float64"))
+
+
+def _places(lines: Sequence[int]) -> tuple[Figure, list[Axes]]:
+    """A figure with a panel of so many lines each, one below the other; laid out by hand, in inches, for there may be
+    twenty panels, and the solver of matplotlib takes half a minute over them."""
+    height = TOP + sum(LINE * n + HEADING for n in lines) + BOTTOM
+    figure = Figure((WIDTH, height))
+    axes, bottom = [], height - TOP
+    for n in lines:
+        bottom -= LINE * n + HEADING
+        place = (LEFT / WIDTH, (bottom + TICKS) / height, (WIDTH - LEFT - RIGHT) / WIDTH, LINE * n / height)
+        axes.append(figure.add_axes(place))
+    return figure, axes
+
+
+def _draw(axes: Axes, claim: Record, cells: pd.DataFrame) -> None:
+    """One claim: its threshold, and for each cell both intervals, the mean, and the verdict."""
+    frame = cells.assign(at=range(len(cells)), decided=cells["verdict"].isin((SUPPORTED, CONTRADICTED)))
+    styles = optimizer_styles(frame["optimizer"])
+    if frame["mean"].notna().any():
+        drawn = kit.plot(frame, x="mean", y="at", color="optimizer")
+        drawn = drawn.add(so.Range(linewidth=0.9), xmin="family_low", xmax="family_high", orient="y", legend=False)
+        drawn = drawn.add(so.Range(linewidth=2.6), xmin="low", xmax="high", orient="y", legend=False)
+        dot = so.Dot(pointsize=6, edgewidth=1.2)
+        drawn = drawn.add(dot, marker="optimizer", fill="decided", legend=False)
+        kit.draw(drawn.scale(**kit.looks(styles, fill={True: True, False: False})), axes)
+    for at, (verdict, diverged, optimizer) in enumerate(zip(*(cells[c] for c in _TOLD), strict=True)):
+        axes.text(1.01, at, f"{_SIGNS.get(verdict, '')}{verdict}", transform=axes.get_yaxis_transform(), va="center")
+        if diverged:
+            axes.plot(0.985, at, transform=axes.get_yaxis_transform(), color=styles[optimizer].colour, **kit.CROSS)
+    two_sided = claim["direction"] in ("within", "outside")
+    for threshold in {claim["threshold"], -claim["threshold"] if two_sided else claim["threshold"]}:
+        axes.axvline(threshold, color=GREY, linestyle=kit.DASHED, linewidth=1)
+    axes.axvline(0, color=BLACK, linewidth=0.6)
+    several = cells["contrast"].nunique() > 1
+    axes.set_yticks(range(len(cells)), cells["contrast"] + ", " + cells["place"] if several else cells["place"])
+    axes.set_ylim(len(cells) - 0.4, -0.6)
+    axes.grid(visible=False, axis="y")
+    title = f"{claim['id']}: {claim['title']}: {claim['verdict']}"
+    axes.set_title(title, loc="left", x=-0.95 * LEFT / (WIDTH - LEFT - RIGHT))
+
+
+def _legend(figure: Figure) -> None:
+    handles = [
+        kit.line("95%, this cell alone", linewidth=2.6),
+        kit.line("95%, all cells of the claim", linewidth=0.9),
+        kit.line("least difference that matters", linestyle=kit.DASHED, linewidth=1),
+        kit.line("verdict", marker="o", linestyle="none"),
+        kit.line("no verdict", marker="o", markerfacecolor="white", linestyle="none"),
+        *kit.diverged_entry(),
+    ]
+    figure.legend(handles=handles, loc="upper center", ncols=3, frameon=False)
+
+
+def _caption(claims: Record, frame: pd.DataFrame) -> str:
+    n = counts_text(frame.loc[frame["n"] > 0, "n"], "no pair of runs yet")
+    scale = " Models far below the paper's: directions at most." if claims["directions_only"] else ""
+    return (
+        f"Mean difference in ln perplexity over paired seeds ({n}), one panel per claim with its own scale, in the "
+        "marker of the optimizer that the claim is about. Thick: Student's 95% interval of the cell alone; thin: wide "
+        "enough for all cells of the claim together. Look whether the interval lies on one side of the dashed line: to "
+        "the right speaks for what is named first. A diverged run leaves no mean. claims.yaml "
+        f"{claims['claims_sha256'][:12]}.{scale}"
+    )

@@ -1,0 +1,99 @@
+"""Cosines between update and negative gradient along training, and how often the loss of the batch fell (paper.md,
+"Theorem 4.1")."""
+
+from __future__ import annotations
+
+import pandas as pd
+import seaborn.objects as so
+from matplotlib.axes import Axes
+
+from mpadam.analysis.entries import MAIN
+from mpadam.analysis.probes import Looks
+from mpadam.analysis.style import Dash, OptimizerStyle, optimizer_styles, regime_styles
+from mpadam.exhibits.kit import panels as kit
+from mpadam.exhibits.kit.pictures import Picture, drawing
+from mpadam.exhibits.kit.words import alternative
+from mpadam.exhibits.source import Source
+
+NAME = "descent"
+TITLE = "Descent along training"
+NEEDS = "looks"
+
+COLUMNS = 4
+HEIGHTS = (1.7, 1.15)  # inches: of a panel of cosines, and of the one of the loss below it
+INTERVALS = 10  # of a run, within which looks are averaged
+#: branch -> dash: z as log2(1 + u_m) has the same cosine
+BRANCHES: dict[str, Dash] = {"additive": "-", "ln": (0, (2, 1.2))}
+
+
+def descent_means(looks: Looks) -> pd.DataFrame:
+    """regime, optimizer, quantity, branch, progress -> mean over the looks of an interval, and count.
+
+    Quantities: `cosine` over all parameters, and `loss_fell`. progress: end of the interval as share of the run.
+    """
+    rows = looks.of("cosine", "loss_fell")
+    rows = rows[rows["branch"].isin(BRANCHES) & (rows["role"] == "all") | (rows["quantity"] == "loss_fell")]
+    entries = set(rows["optimizer"])
+    if entries & set(MAIN):
+        rows = rows[rows["optimizer"].isin(MAIN)]
+    progress = (rows["step"] / rows["steps"] * INTERVALS).astype("float64").apply(_up) / INTERVALS
+    keys = ["regime", "optimizer", "quantity", "branch", "progress"]
+    rows = rows.assign(progress=progress, sum=rows["value"] * rows["count"])[rows["value"].notna()]
+    summed = rows.groupby(keys)[["sum", "count"]].sum().reset_index()
+    return summed.assign(mean=summed["sum"] / summed["count"]).drop(columns="sum")
+
+
+def _up(x: float) -> int:
+    """The end of an interval; what is an end is its own, whatever the last digit of the quotient."""
+    return -int(-(x - 1e-9) // 1)
+
+
+def make(source: Source) -> Picture:
+    """For every regime a panel of cosines over training, and below it the share of looks at which the loss fell."""
+    means = descent_means(source.looks)
+    optimizers = optimizer_styles(means["optimizer"].tolist())
+    regimes = regime_styles(means["regime"].tolist())
+    columns = min(COLUMNS, max(1, len(regimes)))
+    blocks = max(1, -(-len(regimes) // columns))
+    with drawing():
+        figure = kit.page(blocks * sum(HEIGHTS) + 0.4)
+        grid = figure.subplots(2 * blocks, columns, squeeze=False, sharey="row", height_ratios=HEIGHTS * blocks)
+        for spare in range(max(1, len(regimes)), blocks * columns):
+            grid[-2, spare % columns].remove()
+            grid[-1, spare % columns].remove()
+        for index, (name, style) in enumerate(regimes.items()):
+            row, column = divmod(index, columns)
+            above, below = grid[2 * row, column], grid[2 * row + 1, column]
+            own = means[means["regime"] == name]
+            _lines(above, own[own["quantity"] == "cosine"], optimizers)
+            _lines(below, own[own["quantity"] == "loss_fell"], optimizers)
+            above.set(title=style.label, xticklabels=[], ylabel="" if column else "cosine")
+            below.set(xlabel="share of training", ylabel="" if column else "loss fell")
+            for axes in (above, below):
+                axes.tick_params(labelleft=not column)
+        if not regimes:
+            kit.say(grid[0, 0], "no look yet")
+            grid[1, 0].remove()
+        branches = [
+            kit.line(label, linestyle=BRANCHES[branch])
+            for branch, label in (("additive", r"$\cos(-g,\ u_a)$"), ("ln", r"$\cos(-g_e,\ z)$"))
+        ]
+        kit.legend(figure, {"optimizer": kit.optimizer_lines(optimizers), "branch": branches})
+    what = "Cosines between update and negative gradient over training, and the share of looks at which the loss fell"
+    return Picture(NAME, TITLE, figure, _CAPTION, alternative(what, regimes, "The CSV file next to the figure"), means)
+
+
+def _lines(axes: Axes, means: pd.DataFrame, optimizers: dict[str, OptimizerStyle]) -> None:
+    drawn = kit.plot(means, x="progress", y="mean", color="optimizer", marker="optimizer", linestyle="branch")
+    drawn = drawn.add(so.Path(pointsize=3, linewidth=1.2), legend=False)
+    kit.draw(drawn.scale(**kit.looks(optimizers, linestyle={**BRANCHES, "": "-"})), axes)
+    axes.set(xlim=(0, 1.05), ylim=(-0.08, 1.08), xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
+
+
+_CAPTION = (
+    'Along training, above: cosine between each branch and the step that "Theorem 4.1" of the paper assumes, -g for '
+    "the additive branch and -g_e = -ln(2) w g for z = ln(1 + u_m) of the multiplicative one (the same for log2), over "
+    "all parameters; the theorem's conditions can hold for some rate only at cosine 1. Below: share of looks at which "
+    "the loss of the same batch was lower after the step. Points are means over runs and over the looks of a tenth of "
+    "training. AdamW and M+Adam alone, where the study has them; every other run is in probes.csv."
+)

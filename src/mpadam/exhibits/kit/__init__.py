@@ -1,0 +1,1 @@
+"""What exhibits share: tables and their formats, pictures and their theme, panels, legends, diagrams, words."""

@@ -1,0 +1,51 @@
+"""Looks of lines that belong to optimizers without a regime: colour and marker of the one style map, and a dash each.
+
+In figures of the study the dash says the regime. The diagnostics have none, so here it keeps apart, in grey too, forms
+that share a colour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.lines import Line2D
+
+from mpadam.analysis.style import Dash, optimizer_styles
+from mpadam.exhibits.kit import panels as kit
+
+_DASHES: dict[str, Dash] = {
+    "madam": (0, (6, 2)),
+    "m-plus-adam-relative": (0, (4, 1.5, 1, 1.5)),
+    "m-plus-adam-rho-tensor": (0, (8, 2)),
+    "m-plus-adam-unnormalized": (0, (1, 1.2)),
+}
+_BROAD = "additive-twin"  # often coincides with M+Adam, and is drawn broader and paler
+
+
+def dash(name: str) -> Dash:
+    return _DASHES.get(name, "-")
+
+
+def scales(names: Sequence[str]) -> dict[str, Any]:
+    """Scales for `so.Plot.scale`, by optimizer."""
+    return {
+        **kit.looks(optimizer_styles(names)),
+        "linestyle": {name: dash(name) for name in names},
+        "linewidth": {name: 3.2 if name == _BROAD else 1.3 for name in names},
+        "alpha": {name: 0.5 if name == _BROAD else 1.0 for name in names},
+    }
+
+
+def entries(names: Sequence[str]) -> list[Line2D]:
+    """Entries of a legend."""
+    looks = scales(names)
+    return [
+        kit.line(
+            style.label.replace(", ", ",\n"),
+            color=style.colour,
+            marker=style.marker,
+            **{look: looks[look][name] for look in ("linestyle", "linewidth", "alpha")},
+        )
+        for name, style in optimizer_styles(names).items()
+    ]

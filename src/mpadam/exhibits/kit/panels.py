@@ -1,0 +1,121 @@
+"""Panels, legends and marks that figures share. seaborn draws what is data; what it has no word for is here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import seaborn.objects as so
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+
+from mpadam.analysis.style import OptimizerStyle
+from mpadam.exhibits.kit.pictures import THEME, WIDTH
+
+INK, MUTED = "#444444", "#555555"
+DOTTED, DASHED = (0, (1, 1.5)), (0, (5, 2))
+Grid = list[list[Axes]]
+
+
+def page(height: float) -> Figure:
+    """An empty figure of the common width; height in inches."""
+    return Figure((WIDTH, height), layout="constrained")
+
+
+def panels(count: int, *, columns: int, height: float, **shared: Any) -> tuple[Figure, list[Axes]]:
+    """A figure with `count` panels (one at least), at most `columns` in a row, each row `height` inches high."""
+    columns = min(columns, max(1, count))
+    rows = max(1, -(-count // columns))
+    figure = page(rows * height)
+    grid = figure.subplots(rows, columns, squeeze=False, **shared).ravel().tolist()
+    for spare in grid[max(1, count) :]:
+        spare.remove()
+    return figure, grid[: max(1, count)]
+
+
+def plot(data: Any, **variables: Any) -> so.Plot:
+    """A seaborn plot in the common theme. Nothing is aggregated: layers get marks alone, no statistics."""
+    return so.Plot(data, **variables).theme(THEME)
+
+
+def draw(plot_: so.Plot, axes: Axes) -> None:
+    """Draw the plot into a panel; labels of axes, and legends, are the panel's and the figure's own."""
+    plot_.label(x="", y="").on(axes).plot()
+
+
+def looks(styles: Mapping[str, OptimizerStyle], **scales: Any) -> dict[str, Any]:
+    """Scales for `so.Plot.scale`: colour and marker by optimizer entry."""
+    return {
+        "color": {name: style.colour for name, style in styles.items()},
+        "marker": {name: style.marker for name, style in styles.items()},
+        **scales,
+    }
+
+
+def say(axes: Axes, text: str) -> None:
+    """Words in place of data that is not there; no ticks then."""
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=MUTED)
+    axes.set(xticks=[], yticks=[])
+    axes.grid(visible=False)
+
+
+def crosses(axes: Axes, places: Sequence[float], colour: str, *, height: float = 0.97) -> None:
+    """A cross at the top of the panel for each place whose run diverged."""
+    if places:
+        axes.plot(places, [height] * len(places), transform=axes.get_xaxis_transform(), color=colour, **CROSS)
+
+
+CROSS: dict[str, Any] = {"marker": "x", "linestyle": "none", "markersize": 6}
+CIRCLE: dict[str, Any] = {"marker": "o", "fillstyle": "none", "markersize": 11, "linestyle": "none"}
+
+
+def few_ticks(axes: Axes, *, most: int = 6) -> None:
+    """Round numbers on the vertical axis, at least three of them."""
+    axes.yaxis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10], min_n_ticks=3))
+
+
+def fixed_ticks(axes: Axes, places: Sequence[float], labels: Iterable[str], *, rotation: float = 0) -> None:
+    """These ticks on the horizontal axis and no others; slanted labels end at their tick."""
+    axes.xaxis.set_major_locator(FixedLocator(list(places)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    slanted: dict[str, Any] = {"rotation": rotation, "ha": "right", "rotation_mode": "anchor"} if rotation else {}
+    axes.set_xticklabels(list(labels), **slanted)
+
+
+# --- legends ---------------------------------------------------------------------------------------------------------
+
+
+def legend(figure: Figure, groups: Mapping[str, Sequence[Line2D | Patch]]) -> None:
+    """One legend outside the panels, to the right: groups of entries below their headings, "" for none."""
+    handles: list[Line2D | Patch] = []
+    for heading, entries in groups.items():
+        handles += [line(heading, linestyle="none"), *entries] if heading else entries
+    made = figure.legend(handles=handles, loc="outside right upper", frameon=False, handlelength=3.0)
+    for text in made.get_texts():
+        if text.get_text() in groups:
+            text.set_fontweight("bold")
+
+
+def line(label: str, **look: Any) -> Line2D:
+    """An entry of a legend; grey unless `look`, keywords of a line, says otherwise."""
+    return Line2D([], [], label=label, **{"color": INK, **look})
+
+
+def patch(label: str, **look: Any) -> Patch:
+    """An entry for an area."""
+    return Patch(label=label, **look)
+
+
+def optimizer_lines(styles: Mapping[str, OptimizerStyle], **look: Any) -> list[Line2D]:
+    """An entry for each optimizer."""
+    return [line(style.label, color=style.colour, marker=style.marker, **look) for style in styles.values()]
+
+
+DIVERGED = "a run diverged"
+
+
+def diverged_entry(label: str = DIVERGED) -> list[Line2D]:
+    return [line(label, marker="x", linestyle="none")]

@@ -1,0 +1,78 @@
+"""What the Snakefile asks of a study's exhibits: their files, what each is made of, and its words in the report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from mpadam.exhibits.registry import Exhibit, exhibits
+from mpadam.imports import code_of
+from mpadam.study.config import StudyConfig
+
+BATCH = "looks"  # exhibits that one job makes together, since reading every look takes longer than drawing it
+_RUNS = ("study.yaml", "tables/runs.csv")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """root: results/<study>.  all, paper: the study as its targets `all` and `all_paper` run it.
+    selections: an input function, the files of the tunings that a view has."""
+
+    root: str
+    all: StudyConfig
+    paper: StudyConfig
+    selections: Callable[[Any], list[str]]
+
+    def of_view(self, view: str) -> list[Exhibit]:
+        """view: "" or "paper/", as Snakemake's wildcard has it."""
+        return self._of_paper if view else self._of_all
+
+    @cached_property
+    def _of_paper(self) -> list[Exhibit]:
+        return exhibits(self.paper, "paper")
+
+    @cached_property
+    def _of_all(self) -> list[Exhibit]:
+        return exhibits(self.all, "")
+
+    def files(self, wildcards: Any) -> list[str]:
+        """All files of all tables and figures of a view."""
+        found = self.of_view(wildcards.view)
+        return [f"{self.root}/{wildcards.view}{file}" for exhibit in found for file in exhibit.files]
+
+    def together(self) -> list[Exhibit]:
+        """What is made of the looks of runs at their updates."""
+        return [exhibit for exhibit in self.of_view("paper/") if exhibit.needs == BATCH]
+
+    def names(self, folder: str) -> str:
+        """A pattern for the names of tables, or figures, that are made one by one."""
+        found = [exhibit for exhibit in self.of_view("paper/") if exhibit.folder == folder and exhibit.needs != BATCH]
+        return "|".join(re.escape(exhibit.name) for exhibit in found)
+
+    def made_of(self, wildcards: Any) -> list[str]:
+        """The files that a table or figure needs."""
+        needs, here = self._find(wildcards).needs, f"{self.root}/{wildcards.view}"
+        if needs == "runs":
+            runs = [here + name for name in _RUNS]
+            return [*runs, f"{self.root}/data/manifest.json", *self.selections(wildcards)]
+        return [here + needs] if needs else []
+
+    def code(self, wildcards: Any) -> str:
+        """What identifies the source that it is made with: its module and what that imports."""
+        return code_of(self._find(wildcards).module, "mpadam.exhibits.write")
+
+    def title(self, wildcards: Any) -> str:
+        return self._find(wildcards).title
+
+    def about(self, wildcards: Any) -> str:
+        """What the report says below it."""
+        return self._find(wildcards).about
+
+    def _find(self, wildcards: Any) -> Exhibit:
+        named = dict(wildcards.items())
+        folder = "tables" if "table" in named else "figures"
+        name = named["table" if folder == "tables" else "figure"]
+        return next(e for e in self.of_view(named["view"]) if (e.folder, e.name) == (folder, name))

@@ -1,0 +1,36 @@
+"""Table 1 for every write-back: rounding to nearest, stochastic rounding, and Kahan's carried remainder."""
+
+from __future__ import annotations
+
+from mpadam.diagnostics.capabilities.tidy import tidy
+from mpadam.exhibits.kit.table import Table
+from mpadam.exhibits.source import Source
+from mpadam.exhibits.table1 import MEASURED, capabilities, caption, notes, row
+
+NAME = "table1-write-backs"
+TITLE = "What an update can do with each write-back, measured"
+NEEDS = "diagnostics/capabilities"
+PLACE = 91
+
+
+def make(source: Source) -> Table:
+    """A row per format, optimizer and write-back."""
+    options, found = capabilities(source)
+    return Table(
+        NAME,
+        TITLE,
+        caption=(
+            f"{caption(options)} nearest: rounding to nearest; stochastic: half of {options['copies']} weights must "
+            "have moved; kahan: what rounding lost is carried in bf16 and added to the next step."
+        ),
+        header=("format", "optimizer", "write-back", *MEASURED),
+        rows=tuple(row(one, options, ("fmt", "optimizer", "write_back")) for one in found),
+        headings=3,
+        data=tidy(found),
+        notes=(
+            *notes(options),
+            "Stochastic rounding moves a weight as far as intended on average, however large it is; lost means here "
+            f"that it usually waits for more than {options['updates']} updates. In NVFP4 a weight that sets its "
+            "block's scale also moves because the block is scaled anew.",
+        ),
+    )
