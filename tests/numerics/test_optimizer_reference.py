@@ -237,7 +237,7 @@ def test_apollo_agrees_on_either_side_over_a_refresh(shape: tuple[int, int]) -> 
         case.check(expected, got, carry)
         v_r = expected.states["v_r"]
         # a sum of up to 8 float32 products, squared; small ones may cancel
-        np.testing.assert_allclose(float64(got.moments["v_r"]), v_r, rtol=1e-4, atol=1e-5 * v_r.max())
+        np.testing.assert_allclose(float64(got.update.moments["v_r"]), v_r, rtol=1e-4, atol=1e-5 * v_r.max())
         projections.append(projection_of(case.optimizer, case.p, t))
     changes = [t for t in range(2, 31) if not np.array_equal(projections[t - 1], projections[t - 2])]
     assert changes == [8, 15, 22, 29]

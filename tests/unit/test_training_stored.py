@@ -282,7 +282,7 @@ def test_n32_a_failure_that_does_not_say_why_is_one(tmp_path, data, capsys):
 
 
 @pytest.mark.parametrize(
-    ("content", "says"), [("{", "not JSON"), ("[]", "not what this version"), ('{"format": 1}', "no 'shards'")]
+    ("content", "says"), [("{", "not JSON"), ("[]", "not what this version"), ('{"format": 1}', "no 'fingerprint'")]
 )
 def test_n32_a_manifest_that_is_none_is_named_with_the_remedy(tmp_path, content, says):
     (tmp_path / "manifest.json").write_text(content)

@@ -15,7 +15,7 @@ rule table:
             f"{ROOT}/{{view}}tables/{{table}}.csv",
             caption="../report/exhibit.rst",
             category="Tables",
-            labels={"table": EXHIBITS.title},
+            labels=EXHIBITS.labels,
         ),
         multiext(f"{ROOT}/{{view}}tables/{{table}}", ".md", ".tex", ".txt", ".json"),
     log:
@@ -38,7 +38,7 @@ rule figure:
             f"{ROOT}/{{view}}figures/{{figure}}.svg",
             caption="../report/exhibit.rst",
             category="Figures",
-            labels={"figure": EXHIBITS.title},
+            labels=EXHIBITS.labels,
         ),
         multiext(f"{ROOT}/{{view}}figures/{{figure}}", ".pdf", ".png", ".json"),
     log:

@@ -131,9 +131,7 @@ def read_collected(config: StudyConfig, paths: StudyPaths) -> Collected:
     path = paths.output / "tables" / "runs.csv"
     empty = {column: [""] for column, kind in COLUMNS.items() if kind != "str"}
     try:
-        runs = pd.read_csv(
-            path, dtype=dict(COLUMNS), keep_default_na=False, na_values=empty, float_precision="round_trip"
-        )[list(COLUMNS)]
+        runs = pd.read_csv(path, dtype=dict(COLUMNS), keep_default_na=False, na_values=empty)[list(COLUMNS)]
     except FileNotFoundError:
         raise ConfigError(f"{path}: not there; run  mpadam aggregate  first") from None
     except (ValueError, KeyError) as error:

@@ -64,8 +64,10 @@ class Planned:
         """What identifies the source that it is made with: its module and what that imports."""
         return code_of(self._find(wildcards).module, "mpadam.exhibits.write")
 
-    def title(self, wildcards: Any) -> str:
-        return self._find(wildcards).title
+    def labels(self, wildcards: Any) -> dict[str, str]:
+        """What the report lists it as."""
+        kind = "table" if "table" in wildcards.keys() else "figure"
+        return {kind: self._find(wildcards).title}
 
     def about(self, wildcards: Any) -> str:
         """What the report says below it."""

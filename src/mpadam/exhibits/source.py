@@ -51,7 +51,7 @@ class Source:
         path = self.folder / name
         if not is_there(path):
             raise ConfigError(f"{path}: not there; run what makes it first")
-        return pd.read_csv(path, float_precision="round_trip")
+        return pd.read_csv(path)
 
 
 def source_of(collected: Collected) -> Source:

@@ -87,7 +87,7 @@ def _draw(axes: Axes, panel: Panel, optimizers: Optimizers, regimes: Regimes) ->
         axes.set_xscale("log", base=2)
         axes.set_xlim(budgets[0] / 1.3, budgets[-1] * 1.3)
         kit.fixed_ticks(axes, budgets, [f"{budget}x" for budget in budgets])
-        axes.set_xlabel("training budget (multiples of 1x)")
+        axes.set_xlabel("training budget")
     for optimizer, style in optimizers.items():
         lost = frame[frame["diverged"] & (frame["optimizer"] == optimizer)]
         kit.crosses(axes, lost["x"].tolist(), style.colour)
