@@ -66,8 +66,8 @@ class Planned:
 
     def labels(self, wildcards: Any) -> dict[str, str]:
         """What the report lists it as."""
-        kind = "table" if "table" in wildcards.keys() else "figure"
-        return {kind: self._find(wildcards).title}
+        found = self._find(wildcards)
+        return {found.folder.removesuffix("s"): found.title}
 
     def about(self, wildcards: Any) -> str:
         """What the report says below it."""
