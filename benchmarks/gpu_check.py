@@ -19,8 +19,8 @@
 
 Each case has a process of its own: one that fails, hangs or crashes ends no other. A case that cannot be tried here is
 listed as "not here" with the reason. Both files are written after each part. Exit code 1 if there is a fault: another
-result than expected, a ratio below the floor (18 dB output, 17 dB gradients), weights more than 1 ulp away, a speed or
-memory beyond the plan, a synchronisation; also where nothing could be tried.
+result than expected, a ratio below the floor (18 dB output, 17 dB gradients), weights more than 1 ulp (float32: 32)
+away, a speed or memory beyond the plan, a synchronisation; also where nothing could be tried.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def _unknown_gpu(model: CostModel) -> list[str]:
 def _without_fp8(model: CostModel, costs: Sequence[CellCost]) -> list[str]:
     """A line if FP8 products are asked of a GPU that has none; they are planned in bf16."""
     training, regimes = model.config.training, model.config.regimes
-    backends = {cell.regime: fp8_backend(regimes[cell.regime], training) for cell in costs}
+    backends = {cell.regime: fp8_backend(regimes[cell.regime], training, model.hardware) for cell in costs}
     asked = [regime for regime, backend in backends.items() if backend not in (None, "emulated")]
     if not asked or "fp8" in model.hardware.peak:
         return []

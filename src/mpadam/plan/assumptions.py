@@ -83,7 +83,7 @@ EAGER = Traffic(410.0, 28.0, 54.0, {"transformer_engine": 5.0, "native": 54.0, "
 COMPILED = Traffic(74.0, 16.0, 8.0, {"transformer_engine": 5.0, "native": 6.4, "emulated": 68.0})
 #: Of the loss, for each weight of the head and chunk of positions, whose gradients are added up.
 LOSS_BYTES_PER_HEAD_WEIGHT = 10.0
-#: Backend that is assumed for `fp8_backend: auto`: it takes longer than Transformer Engine.
+#: Backend that is assumed for `fp8_backend: auto` on a GPU with FP8 products: it takes longer than Transformer Engine.
 AUTO_BACKEND = "native"
 
 #: Several GPUs: what remains of each one's speed beside the sum of gradients.

@@ -204,11 +204,13 @@ def gpu_bytes(shape: Shape, regime: RegimeConfig, name: OptimizerName, training:
 # --- seconds ---------------------------------------------------------------------------------------------------------
 
 
-def fp8_backend(regime: RegimeConfig, training: TrainingConfig) -> str | None:
-    """What computes FP8 products; None without FP8."""
+def fp8_backend(regime: RegimeConfig, training: TrainingConfig, gpu: Gpu) -> str | None:
+    """What computes FP8 products on that GPU; None without FP8."""
     if regime.compute == "bf16":
         return None
-    return AUTO_BACKEND if training.fp8_backend == "auto" else training.fp8_backend
+    if training.fp8_backend != "auto":
+        return training.fp8_backend
+    return AUTO_BACKEND if "fp8" in gpu.peak else "emulated"
 
 
 def elementwise_bytes(shape: Shape, backend: str | None, *, compiled: bool) -> float:
@@ -245,7 +247,7 @@ def gpu_step_seconds(
     positions = training.global_batch_size * shape.sequence_length
     speed = gpus * (DATA_PARALLEL_EFFICIENCY if gpus > 1 else 1.0)
     compiled = training.compile is not False  # `auto`: it works on the machine that the run gets
-    passes = positions * pass_seconds(shape, fp8_backend(regime, training), gpu, compiled=compiled) / speed
+    passes = positions * pass_seconds(shape, fp8_backend(regime, training, gpu), gpu, compiled=compiled) / speed
     optimizer = weight_bytes(shape, regime, name, training).step / (gpu.bandwidth * card_of(regime.masters).bandwidth)
     return passes + optimizer
 
