@@ -195,7 +195,7 @@ class Draw(NamedTuple):
         return torch.tensor((*self.keys, self.position), device="cpu").unbind()  # whatever the default device is
 
     def bits(self, shape: torch.Size, device: torch.device) -> Tensor:
-        """32 random bits an element, int32 of `shape`."""
+        """32 random bits per element, int32 of `shape`."""
         index = self.position
         if not isinstance(index, Tensor) or index.shape != shape:
             index = _flat_index(shape, index, device)
