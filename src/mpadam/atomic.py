@@ -139,7 +139,7 @@ def _where_supported(what: str) -> Iterator[None]:
 def _warn_unsynced(what: str, why: str) -> None:
     log.warning(
         "this file system does not bring %s to disk when asked (fsync: %s): a power failure may cost the newest "
-        "checkpoint, and training then goes on from the one before",
+        "checkpoint, and training then continues from the one before",
         what,
         why,
     )

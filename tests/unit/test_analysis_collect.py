@@ -122,7 +122,7 @@ def test_a_summary_whose_probes_changed_is_refused(study: FakeStudy) -> None:
     study.edit_summary({"probes_sha256": hashlib.sha256(probes.read_bytes()).hexdigest()}, **RUN)
     assert gather(study).count("refused") == 0
     probes.write_text('{"step": 2}\n')
-    refused(study, "probes.jsonl beside it is not the one it was made with")
+    refused(study, "probes.jsonl next to it is not the one it was made with")
 
 
 def test_a_summary_without_its_metrics_is_refused(study: FakeStudy) -> None:

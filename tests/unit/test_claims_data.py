@@ -175,5 +175,5 @@ def test_an_id_that_stands_twice_is_refused(tmp_path: Path) -> None:
     content = yaml.safe_load(WHOLE)
     path = tmp_path / "claims.yaml"
     path.write_text(yaml.safe_dump({**content, "claims": content["claims"][:1] * 2}))
-    with pytest.raises(ConfigError, match="id '1' stands twice"):
+    with pytest.raises(ConfigError, match="id '1' occurs twice"):
         load_claims(path)

@@ -25,7 +25,10 @@ LLAMA = {"repo": "hf-internal-testing/llama-tokenizer", "revision": COMMIT}
         ({"source": "saved_dataset", "path_train": "a"}, "needs a path_validation, e.g.  path_validation: /data/c4_v"),
         ({"source": "saved_dataset", "path": "a"}, "path is for source 'c4_folder', and this is 'saved_dataset'"),
         ({"source": "builtin", "train_shards": 3}, "train_shards is for C4; 'builtin' is used whole"),
-        ({"source": "c4_hub", "revision": COMMIT, "shard_jobs": False}, "by a job a shard; write  shard_jobs: null"),
+        (
+            {"source": "c4_hub", "revision": COMMIT, "shard_jobs": False},
+            "by one job per shard; write  shard_jobs: null",
+        ),
     ],
 )
 def test_data_keys(section: dict[str, Any], message: str) -> None:

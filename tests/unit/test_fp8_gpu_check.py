@@ -169,7 +169,7 @@ def test_other_bits_are_noticed(small: Setting, monkeypatch: pytest.MonkeyPatch)
     [row] = runs.bits(small, "bf16", {})
     assert row.fault == (
         "trained twice: other numbers from step 3 on; killed and resumed: other weights or scales; "
-        "began anew after the kill"
+        "started from the beginning after the kill"
     )
 
 

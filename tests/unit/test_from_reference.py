@@ -195,7 +195,7 @@ def test_a_tied_multiplicative_branch_follows_the_additive_schedule() -> None:
     [
         (plus(BF16, "--m_adam_lr_m 1e-3"), ["--m_adam_lr_m: unknown flag", "did you mean --m_adam_lr_e?"]),
         (plus(BF16, "--xyzzy 3"), ["--xyzzy: unknown flag", "known: --model_config"]),
-        (plus(BF16, "--lr 1e-3"), ["--lr stands twice"]),
+        (plus(BF16, "--lr 1e-3"), ["--lr is given twice"]),
         (plus(without(BF16, "eval_every"), "--eval_every"), ["--eval_every needs a value (int)"]),
         (plus(BF16, "stray"), ["unexpected word 'stray'"]),
         (plus(without(BF16, "use_flash_attention"), "--use_flash_attention=1"), ["takes no value"]),

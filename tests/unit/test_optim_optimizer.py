@@ -73,7 +73,7 @@ def test_signatures_are_the_documented_ones() -> None:
         (lambda p: AdamW([p], seed=-1), "seed = -1"),
         (lambda p: AdamW([p], seed=2**63), r"below 2\*\*63"),
         (lambda p: AdamW([p], shadow="hidden", weight_format="fp8_e5m2"), "shadow = 'hidden'"),
-        (lambda p: AdamW([p], shadow="refreshed"), "a shadow stands beside codes"),
+        (lambda p: AdamW([p], shadow="refreshed"), "a shadow accompanies codes"),
         (lambda p: AdamW([p], shadow="persistent", weight_format="nvfp4", write_back="kahan"), "choose one of the two"),
         (lambda p: MPlusAdam([p], lr_mult=math.inf), "lr_mult = inf"),
         (lambda p: MPlusAdam([p], tau=0.0), "tau = 0.0"),

@@ -162,7 +162,7 @@ def test_without_a_look_there_are_figures_that_say_so(tmp_path):
     assert looks_of(study).table.empty
     empty = collect(study.config, study.paths)
     picture = maker("survival")(empty, "bf16-bf16")
-    assert [text.get_text() for text in picture.figure.axes[0].texts] == ["no look yet"]
+    assert [text.get_text() for text in picture.figure.axes[0].texts] == ["no probe yet"]
     for made in (maker("descent")(empty), maker("staleness")(empty)):
         assert made.data.empty
 

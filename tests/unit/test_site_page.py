@@ -131,8 +131,8 @@ def test_what_was_run_is_told(study: FakeStudy) -> None:
         "reported on 2,048 tokens",
         "perplexity 221.4 (5.400 nats a token",
         "3 trials for every optimizer, model and regime, on seed 1000",
-        "Directions only.",
-        "every run that the study asks for completed",
+        "Small models only.",
+        "every run of the study has completed",
     ):
         assert told in text
 
@@ -194,7 +194,7 @@ def test_a_refused_selection_is_named(study: FakeStudy) -> None:
 def test_the_caution_is_for_models_below_the_papers(tmp_path: Path) -> None:
     shape = {"hidden_size": 512, "intermediate_size": 1376, "layers": 24, "heads": 8, "steps_1x": 50}
     study = fake_study(tmp_path / "results", models={"big": shape}, seeds=[0])
-    assert "Directions only." not in build(study).text
+    assert "Small models only." not in build(study).text
 
 
 def test_a_size_that_needs_the_vocabulary_is_open_until_the_data_is_there(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_runs_that_could_not_be_held_against_the_data_are_announced(
 ) -> None:
     study.paths.manifest.unlink()
     assert aggregate(study) == 0
-    assert "manifest.json: not there, so runs were not held against the data" in capsys.readouterr().err
+    assert "manifest.json: does not exist, so runs were not checked against the data" in capsys.readouterr().err
 
 
 def test_bad_input_is_one_line_and_exit_code_2(study: FakeStudy, capsys: pytest.CaptureFixture[str]) -> None:

@@ -111,7 +111,7 @@ def test_on_another_host_the_heartbeat_decides(folder: RunFolder, age: float, ex
 
 def test_a_run_that_stopped_in_time_waits_to_go_on(folder: RunFolder) -> None:
     log_steps(folder, 10, 20)
-    folder.log.write_text("step 20/160\nstopped after step 23 (time is up): the same command goes on from there\n")
+    folder.log.write_text("step 20/160\nstopped after step 23 (time is up): the same command continues from there\n")
     state = read_state(folder.path)
     assert (state.state, state.step) == ("stopped", 20)
     assert "time is up" in state.note

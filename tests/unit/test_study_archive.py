@@ -67,7 +67,7 @@ def test_a_refused_run_in_an_archive_is_named_by_its_place_in_the_study(
     capsys.readouterr()
     assert main(["aggregate", *of(study, tmp_path / "kept")]) == 3
     place = tmp_path / "kept" / study.config.study / study.folder(**RUN).relative_to(study.paths.root)
-    assert f"refused: {place}/summary.json: metrics.jsonl beside it is not the one" in capsys.readouterr().err
+    assert f"refused: {place}/summary.json: metrics.jsonl next to it is not the one" in capsys.readouterr().err
 
 
 def test_folders_come_before_the_archive(study: FakeStudy, kept: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -196,7 +196,7 @@ def test_a_lock_that_cannot_be_read_for_once_is_not_lost(tmp_path, monkeypatch, 
     with RunLock(path) as held:
         held.check()
         (line,) = [record.getMessage() for record in caplog.records]
-        assert line == f"{path} cannot be read ({os.strerror(number)}): training goes on, and looks again"
+        assert line == f"{path} cannot be read ({os.strerror(number)}): training continues and tries again"
         held.check()
         holder(path, host="elsewhere", pid=4711)
         with pytest.raises(RefusedError, match="taken away"):

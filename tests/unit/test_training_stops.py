@@ -248,7 +248,7 @@ def test_t4_a_full_disk_leaves_the_checkpoint_before_and_says_so(small_disk, dat
     assert "No space left on device" in message
     assert "step00000005 could not be saved" in message
     assert "step00000003 is as it was" in message
-    assert "make room, then the same command goes on" in message
+    assert "make room, then the same command continues" in message
     assert "No space left" in (folder / "train.log").read_text()
     assert not (folder / "failure.json").exists()
     assert [path.name for path in (folder / "checkpoints").glob("*step*")] == ["step00000003"]

@@ -197,7 +197,7 @@ def _checked_summary(folder: RunFolder, key: RunKey, config: StudyConfig) -> dic
             f"summary.json: its hash {summary.get('hash')} is not {recorded}, that of run.yaml; {_REMEDY}"
         )
     if edited := edited_records(folder, summary):
-        raise RefusedError(f"summary.json: {edited.name} beside it is not the one it was made with; {_REMEDY}")
+        raise RefusedError(f"summary.json: {edited.name} next to it is not the one it was made with; {_REMEDY}")
     if fault := altered(folder, summary):
         raise RefusedError(f"summary.json: edited: {fault}; {_REMEDY}")
     return summary

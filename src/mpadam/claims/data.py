@@ -29,7 +29,7 @@ class Term(Section):
     optimizer: str
     weight: float
     regime: dict[Literal["masters", "compute", "shadow"], str] = Field(
-        default_factory=dict, description="fields of the cell's regime that are other ones here, e.g. {masters: fp32}"
+        default_factory=dict, description="fields in which this regime differs from the cell's, e.g. {masters: fp32}"
     )
     branch: str | None = Field(None, description="of the update, where a quantity is noted of each")
 
@@ -220,7 +220,7 @@ class Claim(Section):
             single = all(len(c.terms) == 1 and c.terms[0].weight == 1 for c in self.metric.contrasts)
             if not single or self.direction not in ("above", "below") or not 0 < self.threshold < 1:
                 raise ValueError(
-                    f"claim {self.id}: loss_fell is a share of looks: give each contrast one term of weight 1, "
+                    f"claim {self.id}: loss_fell is a share of probes: give each contrast one term of weight 1, "
                     "direction above or below, and a threshold between 0 and 1"
                 )
         return self
@@ -237,7 +237,7 @@ class ClaimsFile(Section):
         ids = [claim.id for claim in self.claims]
         for name in ids:
             if ids.count(name) > 1:
-                raise ValueError(f"claims: id {name!r} stands twice; give each its own")
+                raise ValueError(f"claims: id {name!r} occurs twice; give each its own")
         of_runs = [claim.id for claim in self.claims if isinstance(claim.metric, Perplexity)]
         for claim in self.claims:
             for name in claim.metric.of if isinstance(claim.metric, Exact) else ():

@@ -34,5 +34,5 @@ def run(args: argparse.Namespace) -> int:
         made = write(needing("runs", config, paths.view), source_of(collected))
         print("\n".join(to_text(one) for one in made if isinstance(one, Table)), end="")
     if collected.unverified:
-        print(f"{paths.manifest}: not there, so runs were not held against the data", file=sys.stderr)
+        print(f"{paths.manifest}: does not exist, so runs were not checked against the data", file=sys.stderr)
     return exit_code(collected, "aggregate")

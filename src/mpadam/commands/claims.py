@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     collected = collect(config, paths)
     if collected.unverified:
         raise ConfigError(
-            f"{paths.manifest}: not there, so runs cannot be held against their data, and nothing is judged"
+            f"{paths.manifest}: does not exist, so runs cannot be checked against their data, and nothing is judged"
         )
     claims = load_claims(args.claims or CLAIMS)
     verdicts = examine(collected, claims, diagnostics=paths.output / "diagnostics", pooled=args.pooled)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 AnySection = TypeVar("AnySection", bound="Section")
 
-HELP = "Prepare a study's data (text, tokenizer, token files, manifest), or look at it: mpadam data inspect."
+HELP = "Prepare a study's data (text, tokenizer, token files, manifest), or inspect it: mpadam data inspect."
 EXAMPLE = """mpadam data --config config.yaml --config studies/smoke.yaml --out results/smoke/data
   mpadam data inspect --out results/smoke/data --sequences 5"""
 

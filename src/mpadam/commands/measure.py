@@ -10,7 +10,7 @@ HELP = "measure the time of an optimizer step, or bytes per parameter"
 EXAMPLE = "mpadam measure step-time --options '{\"rounds\": 5}' --out results/smoke/paper"
 
 KINDS = {
-    "step-time": "time of one step of each optimizer, with weights kept in each way, beside torch's fused AdamW",
+    "step-time": "time of one step of each optimizer, with weights stored in each format, next to torch's fused AdamW",
     "memory": "bytes a parameter of each optimizer for the paper's models, with Apollo-E",
 }
 

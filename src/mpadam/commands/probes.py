@@ -6,7 +6,7 @@ import argparse
 
 from mpadam.arguments import add_study, study_of
 
-HELP = "make tables and figures of the looks that runs took at their updates"
+HELP = "make the table and figures of the probes that runs took of their updates"
 EXAMPLE = "mpadam probes --config config.yaml --config studies/pilot.yaml --results results --view paper"
 
 

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--watch", type=float, nargs="?", const=WATCH_SECONDS, metavar="SECONDS",
         help=f"again every so often (default: {WATCH_SECONDS:.0f}) until nothing is left to do, or Ctrl-C",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="all trainings as JSON; with --watch one line a look")
+    parser.add_argument("--json", action="store_true", help="all trainings as JSON; with --watch one line per reading")
 
 
 def run(args: argparse.Namespace) -> int:

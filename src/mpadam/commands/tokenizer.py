@@ -6,7 +6,7 @@ import argparse
 
 from mpadam.commands.data import add_study_arguments, log, study_sections
 
-HELP = "Train or copy a study's tokenizer (the first stage of mpadam data, as a job of its own)."
+HELP = "Train or copy a study's tokenizer (the first stage of mpadam data, as a separate job)."
 EXAMPLE = "mpadam tokenizer --config config.yaml --out results/paper/data"
 
 

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--change-world-size",
         action="store_true",
-        help="go on from a checkpoint that another number of processes has made (else: exit code 3)",
+        help="continue from a checkpoint of another number of processes (else: exit code 3)",
     )
     parser.add_argument(
         "--processes", type=int, default=1, metavar="N", help="train each run by N processes, one a GPU (default: 1)"
@@ -106,7 +106,7 @@ def train_one(folder: Path, stop: Stopper, ranks: Ranks, *, replace: bool, chang
             raise
         code, message = (
             EXIT_STOPPED,
-            f"{error}; {FULL_DISK[error.errno]}, then the same command goes on from the last checkpoint",
+            f"{error}; {FULL_DISK[error.errno]}, then the same command continues from the last checkpoint",
         )
     if ranks.leads:
         print(f"mpadam train: {message}", file=sys.stderr)

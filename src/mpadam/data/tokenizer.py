@@ -166,7 +166,7 @@ def _special(backend: tokenizers.Tokenizer, folder: Path, key: str) -> int | Non
         if content is not None:
             number = backend.token_to_id(content)
             if number is None:
-                raise ValueError(f"{path}: {key} is {content!r}, which the vocabulary of tokenizer.json lacks")
+                raise ValueError(f"{path}: {key} is {content!r}, which is not in the vocabulary of tokenizer.json")
             return int(number)
     return None
 

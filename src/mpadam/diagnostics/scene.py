@@ -25,7 +25,7 @@ COPIES_SHARE = 64  # of that many weights of a block one may be a copy: the rest
 
 @dataclass(frozen=True)
 class Scene:
-    """weights: float32 (rows, width), a row a block.  places: (probes, copies), flat indices of the probes."""
+    """weights: float32 (rows, width), a row per block.  places: (probes, copies), flat indices of the probes."""
 
     weights: Tensor
     places: Tensor

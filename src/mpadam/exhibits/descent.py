@@ -49,7 +49,7 @@ def _up(x: float) -> int:
 
 
 def make(source: Source) -> Picture:
-    """For every regime a panel of cosines over training, and below it the share of looks at which the loss fell."""
+    """For every regime a panel of cosines over training, and below it the share of probes at which the loss fell."""
     means = descent_means(source.looks)
     optimizers = optimizer_styles(means["optimizer"].tolist())
     regimes = regime_styles(means["regime"].tolist())
@@ -72,14 +72,14 @@ def make(source: Source) -> Picture:
             for axes in (above, below):
                 axes.tick_params(labelleft=not column)
         if not regimes:
-            kit.say(grid[0, 0], "no look yet")
+            kit.say(grid[0, 0], "no probe yet")
             grid[1, 0].remove()
         branches = [
             kit.line(label, linestyle=BRANCHES[branch])
             for branch, label in (("additive", r"$\cos(-g,\ u_a)$"), ("ln", r"$\cos(-g_e,\ z)$"))
         ]
         kit.legend(figure, {"optimizer": kit.optimizer_lines(optimizers), "branch": branches})
-    what = "Cosines between update and negative gradient over training, and the share of looks at which the loss fell"
+    what = "Cosines between update and negative gradient over training, and the share of probes at which the loss fell"
     return Picture(NAME, TITLE, figure, _CAPTION, alternative(what, regimes, "The CSV file next to the figure"), means)
 
 
@@ -93,7 +93,7 @@ def _lines(axes: Axes, means: pd.DataFrame, optimizers: dict[str, OptimizerStyle
 _CAPTION = (
     'Along training, above: cosine between each branch and the step that "Theorem 4.1" of the paper assumes, -g for '
     "the additive branch and -g_e = -ln(2) w g for z = ln(1 + u_m) of the multiplicative one (the same for log2), over "
-    "all parameters; the theorem's conditions can hold for some rate only at cosine 1. Below: share of looks at which "
-    "the loss of the same batch was lower after the step. Points are means over runs and over the looks of a tenth of "
+    "all parameters; the theorem's conditions can hold for some rate only at cosine 1. Below: share of probes at which "
+    "the loss of the same batch was lower after the step. Points are means over runs and over the probes of a tenth of "
     "training. AdamW and M+Adam alone, where the study has them; every other run is in probes.csv."
 )

@@ -58,7 +58,7 @@ def make(source: Source) -> Picture:
             kit.fixed_ticks(axes, range(len(places)), names)
             axes.set(xlabel=r"dtype of the states, and $\beta_2$", ylabel="share of due entries that stay")
         else:
-            kit.say(axes, "no look yet")
+            kit.say(axes, "no probe yet")
         entries = [
             kit.line(label, color=colour, marker=marker, linestyle="none")
             for state, (colour, marker, label) in STATES.items()
@@ -87,6 +87,6 @@ def _placed(shares: pd.DataFrame, places: list[tuple[str, float]]) -> pd.DataFra
 _CAPTION = (
     "Share of the second moments' entries that the float32 update would move and whose stored value stays as it is, "
     "by the dtype in which the states are kept and by beta2. A point is one optimizer in one regime, summed over all "
-    "looks at all its runs; a bar is the mean of the points. A bf16 value has 8 bits: what moves it by less than half "
+    "probes of all its runs; a bar is the mean of the points. A bf16 value has 8 bits: what moves it by less than half "
     "of the last one is lost, at every step again. Float32 states keep every such move."
 )

@@ -68,7 +68,7 @@ def make(source: Source, regime: str) -> Picture:
             axes.set(title=style.label, ylabel="" if place % COLUMNS else "share that survives")
             _binades(axes, low, high, labelled=place + COLUMNS >= len(styles))
         if not styles:
-            kit.say(panels[0], "no look yet")
+            kit.say(panels[0], "no probe yet")
         lines = [kit.line(label, color=colour, linestyle=dash) for colour, dash, label in BRANCHES.values()]
         kit.legend(figure, {"": [*lines, kit.patch("share of the weights", color=_WEIGHTS)]})
     labels = [style.label for style in styles.values()]
@@ -107,7 +107,7 @@ def _binades(axes: Axes, low: int, high: int, *, labelled: bool) -> None:
 def _caption(regime: str) -> str:
     return (
         f"Regime {regime}: share of intended updates that change the stored weight, against the stored |w| in powers "
-        "of two (zero apart), for attention and MLP projections, summed over all looks, seeds, models and budgets. An "
+        "of two (zero apart), for attention and MLP projections, summed over all probes, seeds, models and budgets. An "
         "update is intended where the part in question is not zero, and survives where what it would store differs "
         "from what a step of zero would store, both on the block scales of the whole update, with its random bits and "
         f"its carry. Bins with fewer than {FEWEST} intended updates are left out; grey bars are the share of weights "

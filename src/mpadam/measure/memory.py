@@ -26,7 +26,7 @@ _SHOWN = (
 
 @dataclass(frozen=True)
 class Footprint:
-    """What one optimizer holds for one size: bytes a parameter."""
+    """What one optimizer holds for one size: bytes per parameter."""
 
     size: str
     label: str

@@ -66,7 +66,7 @@ class Format:
     ) -> Encoded:
         """Round float32 `x` [*shape] to the format.
 
-        bits: int32 [*shape], 32 uniform random bits an element; required if and only if rounding is stochastic.
+        bits: int32 [*shape], 32 uniform random bits per element; required if and only if rounding is stochastic.
         previous: what is stored now. NVFP4 looks at its tensor scale, and formats whose scales are no powers of two
             look at it under stochastic rounding, so that what has not changed keeps its scale and does not move.
         """

@@ -37,7 +37,7 @@ def random_bits(
     index: Tensor | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """32 uniform random bits an element, as int32 of `shape` (or `(numel,)`, or the shape of `index`).
+    """32 uniform random bits per element, as int32 of `shape` (or `(numel,)`, or the shape of `index`).
 
     seed, step, tensor_id: int64 numbers, or 0-d int64 tensors; give `step` as a tensor under torch.compile, or every
         step compiles anew.

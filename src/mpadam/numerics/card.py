@@ -19,7 +19,7 @@ class FormatCard:
     home: "module:class" of its `mpadam.numerics.base.Format`, imported when it is built.  arguments: of the class.
     options: fields of a regime that the class takes too.
     bits: of one weight.  block, scale_bits: weights that share a scale, and its bits; 1 and 0 where none do.
-    codes: it stores codes beside a compute copy, where others are the dtype of the parameter.
+    codes: it stores codes in addition to a compute copy; the others have the dtype of the parameter.
     bandwidth: share of the memory bandwidth that an optimizer step reaches, for the cost model: a guess on the careful
         side, since formats that need several passes reach less.
     """

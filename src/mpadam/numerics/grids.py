@@ -132,7 +132,7 @@ def encode_e2m1(x: Tensor) -> Tensor:
 
 
 def encode_e2m1_to_nearest(x: Tensor) -> Tensor:
-    """`encode_e2m1(round_to_grid(x, E2M1))` of finite `x`: a grid of three spacings needs no look at bits."""
+    """`encode_e2m1(round_to_grid(x, E2M1))` of finite `x`: a grid of three spacings needs no access to bits."""
     magnitude = x.abs().clamp(max=E2M1.max)
     upper = torch.where(magnitude < 4, torch.round(magnitude) + 2, torch.round(magnitude * 0.5) + 4)
     return _signed_code(torch.where(magnitude < 2, torch.round(2 * magnitude), upper), x)

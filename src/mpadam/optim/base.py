@@ -289,7 +289,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         """
         if isinstance(p, DTensor):
             raise ValueError(
-                f"a preview of a parameter of shape {tuple(p.shape)} that is a DTensor: probes look at whole "
+                f"a preview of a parameter of shape {tuple(p.shape)} that is a DTensor: probes need whole "
                 "parameters only; set probe_every: null, or replicate the parameters (DDP)"
             )
         store, group = self.store_of(p), self._group_of(p)

@@ -92,7 +92,7 @@ def _check_options(optimizer: torch.optim.Optimizer, saved_groups: list[dict[str
         lacks = sorted(group.keys() & own - saved.keys() - {"differentiable"})  # torch's, which it adds when it loads
         if lacks:
             raise ValueError(
-                f"a parameter group of the checkpoint lacks {', '.join(lacks)}, and no default stands for what was "
+                f"a parameter group of the checkpoint lacks {', '.join(lacks)}, and no default can replace what was "
                 "trained with: add it to the group in the checkpoint, with the value that it had"
             )
 

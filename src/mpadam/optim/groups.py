@@ -92,7 +92,7 @@ def parameter_groups(
     embedding_decay: bool = True,
     head: nn.Module | None = None,
 ) -> list[dict[str, Any]]:
-    """One group a role, with parameter names; pass the list to any optimizer of `mpadam`.
+    """One group per role, with parameter names; pass the list to any optimizer of `mpadam`.
 
     weight_format: of the projections.  other_format: of all else; None is "fp32" beside float32 masters, else "bf16".
     weight_decay, weight_decay_mult: of what decays; None leaves the optimizer's own default. weight_decay_mult is for
@@ -117,7 +117,7 @@ def parameter_groups(
 
 
 def listing(model: nn.Module, groups: Sequence[dict[str, Any]]) -> list[Row]:
-    """What is stored how, a row a parameter in the order of the groups; for `weights.csv` or a log.
+    """What is stored how, a row per parameter in the order of the groups; for `weights.csv` or a log.
 
     `groups` as `parameter_groups` gave them, or the `param_groups` of an optimizer, whose own defaults count then.
     """

@@ -46,7 +46,7 @@ def build_optimizer(
     if isinstance(groups, nn.Module):
         weight_format = card_of(masters).name if isinstance(masters, str) else masters
         groups = parameter_groups(groups, weight_format=weight_format)
-    # A shadow stands beside codes, and only projections are stored as codes.
+    # A shadow accompanies codes, and only projections are stored as codes.
     groups = [{"shadow": shadow, **group} if group.get("role") == "projection" else group for group in groups]
     options = _keywords(parsed, values) | {
         "write_back": parsed.write_back,

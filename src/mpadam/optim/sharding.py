@@ -87,6 +87,6 @@ def part_of(param: Tensor, tensor: Tensor) -> Tensor:
     if not isinstance(param, DTensor) or placed != (param.device_mesh, param.placements):
         raise ValueError(
             f"the checkpoint has a state of shape {tuple(tensor.shape)} that is sharded otherwise than its parameter "
-            f"of shape {tuple(param.shape)}: save and load through torch.distributed.checkpoint, which places it anew"
+            f"of shape {tuple(param.shape)}: save and load through torch.distributed.checkpoint, which shards it again"
         )
     return local(tensor)

@@ -56,7 +56,7 @@ class StorePlan:
         check_choices({"write_back": self.write_back, "shadow": self.shadow})
         if self.shadow != "none" and self.format.dtype is not None:
             raise ValueError(
-                f"shadow = {self.shadow!r} with weight_format = {self.format.name!r}: a shadow stands beside codes; "
+                f"shadow = {self.shadow!r} with weight_format = {self.format.name!r}: a shadow accompanies codes; "
                 "give an fp8 or nvfp4 format, or shadow='none'; where only some groups hold codes, set shadow in those "
                 "groups' dicts"
             )
@@ -195,7 +195,7 @@ class Draw(NamedTuple):
         return torch.tensor((*self.keys, self.position), device="cpu").unbind()  # whatever the default device is
 
     def bits(self, shape: torch.Size, device: torch.device) -> Tensor:
-        """32 random bits an element, int32 of `shape`."""
+        """32 random bits per element, int32 of `shape`."""
         index = self.position
         if not isinstance(index, Tensor) or index.shape != shape:
             index = _flat_index(shape, index, device)

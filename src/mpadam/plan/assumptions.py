@@ -147,7 +147,7 @@ C4_EN = Corpus(
     least_tokens=156e9 / 364_868_892,
 )
 
-#: Text bytes a token: a guess on the careful side for English and 32,000 pieces (more tokens, larger files).
+#: Text bytes per token: a conservative guess for English and 32,000 pieces (more tokens, larger files).
 BYTES_PER_TOKEN = 4.0
 
 #: Share of the documents left over for those that are empty or equal a validation document.

@@ -183,7 +183,7 @@ def weight_bytes(shape: Shape, regime: RegimeConfig, name: OptimizerName, traini
 def activation_bytes(shape: Shape, micro_batch_size: int) -> float:
     """What a forward pass in bf16 keeps for the backward pass, without recomputation.
 
-    24 h + 8 f bytes a position and layer: what autograd saves in Transformers' LLaMA with SDPA (measured with
+    24 h + 8 f bytes per position and layer: what autograd saves in Transformers' LLaMA with SDPA (measured with
     saved-tensor hooks). The head works in chunks: three arrays of float32 logits, hidden states and their gradient,
     and the head's gradient in float32.
     """

@@ -98,7 +98,7 @@ def _read_flags(words: list[str], known: Mapping[str, Flag]) -> dict[str, Value]
         if name not in known:
             raise ValueError(f"--{name}: unknown flag{_closest(name, known)}")
         if name in given:
-            raise ValueError(f"--{name} stands twice; keep one")
+            raise ValueError(f"--{name} is given twice; keep one")
         given[name] = True if known[name].kind == "switch" else _value(known[name], text if equals else None, rest)
         if known[name].kind == "switch" and equals:
             raise ValueError(f"--{name} takes no value; drop {'=' + text!r}")

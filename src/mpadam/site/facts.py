@@ -52,7 +52,7 @@ def facts(collected: Collected) -> list[Fact]:
         ),
         Fact("Optimizers", _optimizers(collected)),
         Fact("Seeds", ", ".join(map(str, _used(collected, "seed")))),
-        Fact("Batch", f"{config.training.global_batch_size} sequences an update, on {config.training.device}"),
+        Fact("Batch", f"{config.training.global_batch_size} sequences per update, on {config.training.device}"),
         Fact("Tuning", _tuning(config)),
     ]
 

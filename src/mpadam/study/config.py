@@ -157,7 +157,7 @@ class RegimeConfig(Section):
     def _shadow_beside_codes(self) -> RegimeConfig:
         if self.shadow != "none" and not BY_MASTERS[self.masters].codes:
             raise ValueError(
-                f"shadow {self.shadow!r} stands beside weights kept as codes, not beside {self.masters} masters; "
+                f"shadow {self.shadow!r} accompanies weights stored as codes, not {self.masters} masters; "
                 "write  shadow: none"
             )
         return self

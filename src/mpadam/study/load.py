@@ -122,7 +122,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not UTF-8: {error}; save it as UTF-8") from None
     content = parse_yaml(text, str(path))
     if content is None:
-        raise ConfigError(f"{path}: is empty, as Snakemake refuses too; write  {{}}  for a file that says nothing")
+        raise ConfigError(f"{path}: is empty, as Snakemake refuses too; write  {{}}  for a file without entries")
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected a mapping (key: value), found a {type(content).__name__}")
     return content

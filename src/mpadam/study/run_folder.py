@@ -36,7 +36,7 @@ class _Place:
 class RunFolder:
     """Names of everything in a run folder. Snakemake deletes `summary.json` before each start, and nothing else.
 
-    probes: a line a look at an update, where the run is asked for any (`probe_every`). weights: how each parameter is
+    probes: one line per probe of an update, if the run has probes (`probe_every`). weights: how each parameter is
     stored. identity: the specification that the files of this folder come from. final_manifest: progress at the end
     and the checksum of the final weights. result: a copy of `summary.json` that no workflow deletes.
     """

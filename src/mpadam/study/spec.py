@@ -346,7 +346,7 @@ def read_run_file(path: Path) -> RunFile:
     if recorded != run.spec.hash:
         raise ConfigError(
             f"{path}: hash says {recorded}, its fields say {run.spec.hash}: it was edited or comes from another "
-            "version; make it anew with the workflow's spec rule (mpadam spec)"
+            "version; make it again with the workflow's spec rule (mpadam spec)"
         )
     return run
 

@@ -116,7 +116,7 @@ class DataConfig(Section):
         if self.train_shards is not None and not self.source.startswith("c4"):
             raise ValueError(f"train_shards is for C4; {self.source!r} is used whole: write  train_shards: null")
         if self.source == "c4_hub" and self.shard_jobs is False:
-            raise ValueError("source 'c4_hub' is fetched and tokenized by a job a shard; write  shard_jobs: null")
+            raise ValueError("source 'c4_hub' is fetched and tokenized by one job per shard; write  shard_jobs: null")
         return self
 
 

@@ -11,7 +11,7 @@ Values = dict[str, float]
 
 
 def trial_loss(trial: Trial) -> float:
-    """Validation loss of a trial in nats a token; infinity where it diverged."""
+    """Validation loss of a trial in nats per token; infinity where it diverged."""
     done = trial["status"] == "completed" and math.isfinite(trial["val_loss"])
     return float(trial["val_loss"]) if done else math.inf
 

@@ -27,7 +27,7 @@ def claim(folder: RunFolder, run: RunFile, *, replace: bool) -> None:
     recorded = read_json(folder.identity)
     damaged = recorded is None and is_there(folder.identity)
     if damaged:
-        log.warning("%s is damaged: the checkpoints beside it say whose files these are", folder.identity)
+        log.warning("%s is damaged: the checkpoints next to it say whose files these are", folder.identity)
         found = _hash_of_checkpoints(folder)
         recorded = None if found is None else {"hash": found}
     others = recorded is not None and recorded.get("hash") != run.spec.hash

@@ -64,7 +64,7 @@ class RunLock:
         try:
             own = self._is_own()
         except OSError as error:
-            log.warning("%s cannot be read (%s): training goes on, and looks again", self.path, error.strerror)
+            log.warning("%s cannot be read (%s): training continues and tries again", self.path, error.strerror)
             return
         if not own:
             raise RefusedError(

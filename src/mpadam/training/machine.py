@@ -48,7 +48,7 @@ def _check(spec: RunSpec) -> None:
     if spec.numerics_version != version:
         raise ValueError(
             f"numerics_version: run.yaml was written for {spec.numerics_version}, this program computes "
-            f"{version}; write run.yaml anew (mpadam spec), or use the program it was written by"
+            f"{version}; write run.yaml again (mpadam spec), or use the program it was written by"
         )
     require(
         attention=spec.model.attention,

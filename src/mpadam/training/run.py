@@ -108,7 +108,7 @@ def _train(session: Session, stop: Stopper, lock: RunLock) -> int:
 
 
 def _stopped(step: int, reason: str | None) -> int:
-    log.info("stopped after step %d (%s): the same command goes on from there", step, reason)
+    log.info("stopped after step %d (%s): the same command continues from there", step, reason)
     return EXIT_STOPPED
 
 

@@ -172,7 +172,7 @@ def open_data(run: RunFile, folder: RunFolder) -> TokenData:
         if found != expected:
             raise ValueError(
                 f"{path}: data.{key} is {found}, but run.yaml was written for {expected}: make the data of that study "
-                "again, or write run.yaml anew (mpadam spec)"
+                "again, or write run.yaml again (mpadam spec)"
             )
     return data
 

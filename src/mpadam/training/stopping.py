@@ -24,7 +24,7 @@ class EndedAtOnceError(KeyboardInterrupt):
     """A signal came again: the step under way is neither finished nor saved. `exit_code` is that of a shell."""
 
     def __init__(self, number: signal.Signals) -> None:
-        super().__init__(f"a second {number.name}: ended at once; the same command goes on from the last checkpoint")
+        super().__init__(f"a second {number.name}: ended at once; the same command continues from the last checkpoint")
         self.exit_code = 128 + number
 
 

@@ -92,6 +92,6 @@ def launch(gpus: int) -> str:
 
 def host_memory_mb(config: StudyConfig, model: str) -> int:
     """Host memory of a training on GPUs, in MB, at most: libraries and CUDA, and the float32 draw of the weights or a
-    state on its way to or from disk, 12 bytes a parameter, in each process."""
+    state on its way to or from disk, 12 bytes per parameter, in each process."""
     shape = CostModel(config).shape(model)
     return max(1, gpus(config, model)) * (6000 + round(12 * shape.parameters / 1e6))

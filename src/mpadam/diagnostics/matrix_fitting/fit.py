@@ -106,7 +106,7 @@ def _preview_of_one(method: str, w: Tensor, options: MatrixFitting) -> Preview:
 
 
 def _rates(method: str, points: list[dict[str, float]], t: int, *, repeats: int) -> Rates:
-    """The rates of update `t`, a number a matrix: each point's, `repeats` times."""
+    """The rates of update `t`, a number per matrix: each point's, `repeats` times."""
     name = parse_optimizer_name(method)
     values = check_hyperparameters(name, {}) | {"rule": name.rule, "weight_decay": 0.0, "weight_decay_mult": 0.0}
     found = [rates_at(values | point, t) for point in points]

@@ -165,7 +165,7 @@ def check_state(backend: str, setting: Setting) -> list[Row]:
     file = setting.folder / f"{backend}.pt"
     expected = apart(save_and_go_on, backend, setting, file)
     found = apart(load_and_go_on, backend, setting, file)
-    fault = "" if found == expected else "goes on with other bits after it was loaded"
+    fault = "" if found == expected else "continues with other bits after it was loaded"
     return [Row(f"saved state, {backend}", {"loaded with": "weights_only=True"}, fault)]
 
 

@@ -1,4 +1,4 @@
-"""Tokens a second and peak memory of trainings, against what `mpadam plan` assumes of this GPU."""
+"""Tokens per second and peak memory of trainings, against what `mpadam plan` assumes of this GPU."""
 
 from __future__ import annotations
 

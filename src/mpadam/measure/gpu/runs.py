@@ -73,7 +73,7 @@ def bits(setting: Setting, name: str, changes: Mapping[str, Any]) -> list[Row]:
         raise FailedError(f"was not killed after step {saved_at + 2}")
     faults = [_differing("trained twice", first, second), _differing("killed and resumed", first, third)]
     if third["attempts"] != 2:
-        faults.append("began anew after the kill")
+        faults.append("started from the beginning after the kill")
     values = {**_losses(first), "steps": setting.steps, "resumed from": saved_at, "tokens/s": first["tokens_per_s"]}
     forget(*folders)
     return [Row(name, values, "; ".join(filter(None, [*faults, _unlearned(first)])))]
