@@ -8,8 +8,8 @@ the weight for each call, so names and state dicts are those of the bf16 model. 
 filled up with zeros before the call and cut after it.
 
 Each forward pass of the model is one autocast region, as Transformer Engine asks for, and its history advances when
-the region and its backward pass end: once a *micro-batch*, where `native` and `emulated` advance once a step. They are
-the same where a rank computes its share of a batch in one piece, which is what the paper's commands do.
+the region and its backward pass end: once per *micro-batch*, where `native` and `emulated` advance once per step. They
+are the same where a rank computes its share of a batch in one piece.
 
 Its scaling state is kept as plain tensors and restored in place. `get_extra_state` would pickle it, which
 `set_extra_state` refuses to load.
