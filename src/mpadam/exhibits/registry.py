@@ -21,8 +21,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpadam.imports import parsed
-
 if TYPE_CHECKING:
     from mpadam.exhibits.kit.pictures import Picture
     from mpadam.exhibits.kit.table import Table
@@ -144,7 +142,7 @@ def _found() -> list[Exhibit]:
 @cache
 def read_exhibit(path: Path) -> Exhibit | None:
     """The exhibit that a module is; None where it has no NAME. Raises ValueError where something of it lacks."""
-    tree = parsed(path)
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     given = {
         statement.targets[0].id: statement.value
         for statement in tree.body

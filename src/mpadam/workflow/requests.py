@@ -147,9 +147,13 @@ class Workflow:
 
     def shard_inputs(self, wildcards: Any) -> list[str]:
         """What a shard is tokenized with: the tokenizer, its own text, and the validation documents to leave out."""
-        validation = [name for name, shard in self._shards.items() if shard.split == "validation"]
-        held_out = validation if self._shards[wildcards.shard].split == "train" else []
-        return [self._origin(), *self._receipts(wildcards.shard), *map(self._shard_manifest, held_out)]
+        held_out = self._held_out if self._shards[wildcards.shard].split == "train" else []
+        return [self._origin(), *self._receipts(wildcards.shard), *held_out]
+
+    @cached_property
+    def _held_out(self) -> list[str]:
+        """The manifests of the shards of validation text."""
+        return [self._shard_manifest(name) for name, shard in self._shards.items() if shard.split == "validation"]
 
     def tokenizer_receipt(self) -> str:
         """Where the receipt of a fetched tokenizer is; a name that no rule asks for where none is fetched."""
@@ -292,7 +296,7 @@ class Workflow:
         return [canonical_json(run_request(self.config, key)) for key in keys]
 
     def trial_text(self, wildcards: Any) -> str:
-        return self.trial_texts(_tuning_key(wildcards))[int(wildcards.trial)]
+        return canonical_json(trial_request(self.config, _tuning_key(wildcards), int(wildcards.trial)))
 
     def trial_texts(self, key: TuningKey) -> list[str]:
         trials = range(len(trial_values(self.config, key.optimizer)))

@@ -80,9 +80,10 @@ def trained() -> None:
 
 def measured(bytes_planned: float) -> None:
     from mpadam import Lion
-    from mpadam.diagnostics.capabilities.measure import measure as capability
-    from mpadam.diagnostics.capabilities.table import table1
+    from mpadam.diagnostics.capabilities.produce import produce
     from mpadam.diagnostics.survival_grid.measure import measure as survival
+    from mpadam.exhibits import table1
+    from mpadam.exhibits.source import Source
     from mpadam.model.capabilities import probe, regime_support
     from mpadam.optim import memory_table
     from mpadam.study.diagnostics import Capabilities, SurvivalGrid
@@ -92,9 +93,10 @@ def measured(bytes_planned: float) -> None:
     assert abs(found.weight + found.compute_copy + found.states - bytes_planned) < 0.05
     assert any("lion" in row and "int8" in row for row in memory_table.storage_rows())
     options = Capabilities(formats=("int8",), optimizers=("adamw", "lion"), write_backs=("nearest",), limit=60)
-    rows = [capability("int8", name, "nearest", options) for name in options.optimizers]
-    assert all(row.sign is not None for row in rows)
-    assert len(table1(options, rows).rows) == 2
+    produce(options, FOLDER)
+    table = table1.make(Source(FOLDER))
+    assert table.data["updates_to_change_sign"].notna().all()
+    assert len(table.rows) == 2
     assert survival("int8", SurvivalGrid(bins=4, per_bin=2)).shares.shape[1] == 4
     assert "int8-bf16" in {support.regime for support in regime_support(probe())}
 
