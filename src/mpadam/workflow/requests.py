@@ -228,12 +228,24 @@ class Workflow:
         trainings = [*runs(self.config), *trials(self.config)]
         return {str(each.folder(self.paths) / "summary.json"): model.seconds(each) for each in trainings}
 
-    def measuring_resources(self, kind: str) -> dict[str, Any]:
-        """What a measurement asks for: one GPU of the study's kind, where optimizer steps are timed on one."""
-        on_gpu = kind == "step-time" and self.config.measure.step_time.device == "cuda"
-        model = self.config.cluster.gpu_model
-        gpu = {"gpu": 1, "nodes": 1} | ({"gpu_model": model} if model else {}) if on_gpu else {}
-        return {"mem_mb": 16_000 if on_gpu else 4000, "runtime": 60, **gpu, **site_resources(self.config, gpu=on_gpu)}
+    def measuring_threads(self, wildcards: Any) -> int:
+        return self.config.measure.step_time.threads if wildcards.kind == "step-time" else 1
+
+    def measuring_resources(self) -> dict[str, Any]:
+        """What a measurement asks for: one GPU of the study's kind, where optimizer steps are timed on one.
+
+        Functions of wildcards; Snakemake leaves out what is None.
+        """
+
+        def asked(name: str) -> Callable[[Any], Any]:
+            return lambda wildcards: (timed if wildcards.kind == "step-time" else other).get(name)
+
+        other = {"mem_mb": 4000, "runtime": 60, **self.site_resources()}
+        timed = other
+        if self.config.measure.step_time.device == "cuda":
+            gpu = {"mem_mb": 16_000, "gpu": 1, "nodes": 1, "gpu_model": self.config.cluster.gpu_model}
+            timed = {**other, **gpu, **site_resources(self.config, gpu=True)}
+        return {name: asked(name) for name in timed}
 
     def site_resources(self) -> dict[str, Any]:
         """Account, partition and the like of a job that needs no GPU."""
