@@ -78,11 +78,11 @@ def _judge_family(claim: Claim, members: Sequence[ClaimCell], alpha: float, pool
     cells = [_describe(cell, alpha, len(members)) for cell in members]
     if pooled:
         cells = _with_pooled_spread(cells, alpha)
-    tests = [_test(claim, cell) if _may_test(cell) else None for cell in cells]
-    adjusted = holm([test.p if test else 1.0 for test in tests])
+    cells = [_tested(claim, cell) if _may_test(cell) else cell for cell in cells]
+    adjusted = holm([1.0 if cell.p is None else cell.p for cell in cells])
     return [
-        _exact(claim, cell) if test is None else _decided(claim, cell, test, p, alpha)
-        for cell, test, p in zip(cells, tests, adjusted, strict=True)
+        _exact(claim, cell) if cell.p is None else _decided(claim, cell, p_holm, alpha)
+        for cell, p_holm in zip(cells, adjusted, strict=True)
     ]
 
 
@@ -137,32 +137,19 @@ def _with_pooled_spread(cells: Sequence[ClaimCell], alpha: float) -> list[ClaimC
 # --- the test --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Test:
-    """Two-sided p-values of the threshold, and whether the number lies on the claimed side of it.
+def _tested(claim: Claim, cell: ClaimCell) -> ClaimCell:
+    """With two-sided p-values of the threshold, by Student's t, of a share by exact tails.
 
-    p: by Student's t, of a share by exact tails; the premise has to be shown as well, so the larger one of the two.
+    The premise has to be shown as well, so p is the larger of the two; where that is the premise's, the reason says so.
     """
-
-    mean: float
-    p: float
-    claimed_side: bool
-    p_flip: float | None = None
-    blocked: str = ""
-
-
-def _test(claim: Claim, cell: ClaimCell) -> _Test:
     ruler, premise = cell.ruler, cell.premise_spread
     assert ruler is not None
     mean, flipped = ruler.mean, None if cell.counted else flips(list(cell.values.values()))
     p = p_value(ruler, mean, claim.direction, claim.threshold)
     p_flip = p_value(flipped, mean, claim.direction, claim.threshold) if flipped else None
-    test = _Test(mean, p, _claimed_side(claim, mean), p_flip)
-    if premise is None:
-        return test
-    needed = p_value(premise, premise.mean, "above", 0.0)
+    needed = p_value(premise, premise.mean, "above", 0.0) if premise else 0.0
     blocked = f"{cell.needs} is shown for this cell, but not for all cells together" if needed > p else ""
-    return replace(test, p=max(p, needed), blocked=blocked)
+    return replace(cell, p=max(p, needed), p_flip=p_flip, reason=blocked)
 
 
 def _claimed_side(claim: Claim, mean: float) -> bool:
@@ -170,17 +157,17 @@ def _claimed_side(claim: Claim, mean: float) -> bool:
     return (value > claim.threshold) == (claim.direction in ("above", "outside"))
 
 
-def _decided(claim: Claim, cell: ClaimCell, test: _Test, p_holm: float, alpha: float) -> ClaimCell:
+def _decided(claim: Claim, cell: ClaimCell, p_holm: float, alpha: float) -> ClaimCell:
+    """The verdict of a cell that was tested, or why there is none."""
+    assert cell.ruler is not None
     assert cell.family_interval is not None
-    told = shown(claim, test.mean, cell.family_interval)
-    cell = replace(cell, p=test.p, p_holm=p_holm, p_flip=test.p_flip)
+    cell, mean = replace(cell, p_holm=p_holm), cell.ruler.mean
     if p_holm <= alpha:
-        return replace(cell, verdict=SUPPORTED if test.claimed_side else CONTRADICTED, reason=told)
-    if test.blocked:
-        return replace(cell, verdict=INCONCLUSIVE, reason=test.blocked)
-    if cell.diverged:
-        return replace(cell, verdict=INCONCLUSIVE, reason="a run diverged")
-    if cell.counted is not None:
+        verdict = SUPPORTED if _claimed_side(claim, mean) else CONTRADICTED
+        return replace(cell, verdict=verdict, reason=shown(claim, mean, cell.family_interval))
+    if cell.reason or cell.diverged:
+        return replace(cell, verdict=INCONCLUSIVE, reason=cell.reason or "a run diverged")
+    if cell.counted:
         return replace(cell, verdict=INCONCLUSIVE, reason=_too_few_looks(claim, cell, alpha))
     needed = _needed(claim, cell, alpha)
     text = f"about {needed} seeds would decide" if needed else _BEYOND
