@@ -161,10 +161,11 @@ def _decided(claim: Claim, cell: ClaimCell, p_holm: float, alpha: float) -> Clai
     """The verdict of a cell that was tested, or why there is none."""
     assert cell.ruler is not None
     assert cell.family_interval is not None
-    cell, mean = replace(cell, p_holm=p_holm), cell.ruler.mean
+    mean, interval = cell.ruler.mean, cell.family_interval
+    cell = replace(cell, p_holm=p_holm)
     if p_holm <= alpha:
         verdict = SUPPORTED if _claimed_side(claim, mean) else CONTRADICTED
-        return replace(cell, verdict=verdict, reason=shown(claim, mean, cell.family_interval))
+        return replace(cell, verdict=verdict, reason=shown(claim, mean, interval))
     if cell.reason or cell.diverged:
         return replace(cell, verdict=INCONCLUSIVE, reason=cell.reason or "a run diverged")
     if cell.counted:

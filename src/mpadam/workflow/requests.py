@@ -45,8 +45,12 @@ class Workflow:
 
     def view(self, view: str) -> Workflow:
         """The part of the study that a target runs: "" what `all` does, "paper" what `all_paper` does."""
-        grids = [grid for grid in self.config.grids if view or grid.target == "all"]
-        return replace(self, config=self.config.model_copy(update={"grids": grids}))
+        return self._views["paper" if view else ""]
+
+    @cached_property
+    def _views(self) -> dict[str, Workflow]:
+        grids = [grid for grid in self.config.grids if grid.target == "all"]
+        return {"paper": self, "": replace(self, config=self.config.model_copy(update={"grids": grids}))}
 
     def for_paper(self, files: list[str]) -> Callable[[Any], list[str]]:
         """An input function: these files for what `all_paper` makes, none for what `all` makes."""
@@ -58,6 +62,10 @@ class Workflow:
 
     def summaries(self) -> list[str]:
         """The summary of every run of the study."""
+        return list(self._summaries)
+
+    @cached_property
+    def _summaries(self) -> list[str]:
         return [str(self.paths.run(key) / "summary.json") for key in run_keys(self.config)]
 
     def summaries_of_view(self, wildcards: Any) -> list[str]:
@@ -68,6 +76,10 @@ class Workflow:
 
     def selections(self) -> list[str]:
         """The selected values of every tuning that searches."""
+        return list(self._selections)
+
+    @cached_property
+    def _selections(self) -> list[str]:
         return [str(self.paths.selected(key)) for key in self.tunings()]
 
     def searches(self, key: TuningKey) -> bool:
