@@ -1,24 +1,27 @@
-"""Which files a module of the package is made of: its own and those that it imports, read with `ast`, not run.
+"""Which files a module of the package is made of: its own and those that it imports, read from the text, not run.
 
     code_of("mpadam.exhibits.figure4")      SHA-256 of analysis/cells.py, exhibits/figure4.py, ...
 
 As a parameter of a rule it makes Snakemake run a job again when, and only when, code that the job uses changes. Imports
 inside functions count; those for type checkers alone do not. A package's data files (YAML, templates) belong to its
-modules.
+modules. Statements are matched as the project's formatter writes them, since parsing every file would take Snakemake
+half a second each time it plans.
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
-from collections.abc import Iterator
+import re
 from functools import cache
 from pathlib import Path
 
 from mpadam.source import PACKAGE, SUFFIXES
 
 _ROOT = PACKAGE.name
-_TYPES = "TYPE_CHECKING"
+#: what holds no import that runs: strings of several lines, and blocks for type checkers
+_NOT_RUN = re.compile(r'"""[\s\S]*?"""|^( *)if TYPE_CHECKING:\n(?:\1 +.*\n|\n)*', re.MULTILINE)
+_IMPORT = re.compile(rf"^ *(?:from ({_ROOT}[\w.]*) import (\([^)]*\)|.*)|import ({_ROOT}[\w.]*))", re.MULTILINE)
+_NAME = re.compile(r"(\w+)(?: as \w+)?,?(?: *#.*)?")
 
 
 @cache
@@ -48,36 +51,19 @@ def files_of(*modules: str) -> list[Path]:
 
 
 @cache
-def parsed(path: Path) -> ast.Module:
-    """The syntax tree of a source file, read once."""
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-@cache
 def _imported(path: Path) -> tuple[Path, ...]:
     """Files that this one imports, or that lie in its package as data."""
     if path.suffix != ".py":
         return ()
-    names = [name for node in _running(parsed(path)) for name in _names(node)]
-    return (*(file for name in dict.fromkeys(names) for file in _files(name)), *_data_files(path.parent))
+    names = imported_names(path.read_text(encoding="utf-8"))
+    return (*(file for name in names for file in _files(name)), *_data_files(path.parent))
 
 
-def _running(node: ast.AST) -> Iterator[ast.AST]:
-    """All statements in a module, without those below `if TYPE_CHECKING`; expressions hold no imports."""
-    for part in ("body", "orelse", "handlers", "finalbody", "cases"):
-        for inner in getattr(node, part, ()):
-            if not (isinstance(inner, ast.If) and isinstance(inner.test, ast.Name) and inner.test.id == _TYPES):
-                yield inner
-                yield from _running(inner)
-
-
-def _names(node: ast.AST) -> list[str]:
-    """Names of modules, or of what is in them, that a statement imports."""
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom) and node.module:
-        return [f"{node.module}.{alias.name}" for alias in node.names]
-    return []
+def imported_names(source: str) -> list[str]:
+    """Dotted names of the package's modules, or of what is in them, that a source imports, each once."""
+    found = _IMPORT.findall(_NOT_RUN.sub("", source))
+    inside = [f"{module}.{name}" for module, names, _ in found for name in _NAME.findall(names)]
+    return list(dict.fromkeys([*inside, *(module for *_, module in found if module)]))
 
 
 @cache

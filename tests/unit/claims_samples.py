@@ -13,8 +13,8 @@ from analysis_fakes import FakeStudy, fake_study, study_content
 from mpadam.analysis.collect import collect
 from mpadam.claims.data import Claim, load_claims
 from mpadam.claims.examine import Verdicts, examine
-from mpadam.claims.samples import Sample
-from mpadam.claims.verdicts import CellVerdict, Judged
+from mpadam.claims.samples import ClaimCell
+from mpadam.claims.verdicts import Judged
 
 CONTRAST = {"name": "B over A", "terms": [{"optimizer": "a", "weight": 1}, {"optimizer": "b", "weight": -1}]}
 
@@ -29,10 +29,10 @@ def claim(**changes: Any) -> Claim:
     return Claim.model_validate({**content, **changes})
 
 
-def cell(values: Iterable[float], **changes: Any) -> Sample:
+def cell(values: Iterable[float], **changes: Any) -> ClaimCell:
     """A cell with these numbers, one a seed, of which none is missing."""
     numbers = dict(enumerate(values))
-    return Sample(**{"contrast": "c", "where": "here", "values": numbers, "asked": tuple(numbers), **changes})
+    return ClaimCell(**{"contrast": "c", "where": "here", "values": numbers, "asked": tuple(numbers), **changes})
 
 
 _RATES = {"search": {"lr": [1e-3, 3e-3, 1e-2]}}
@@ -102,11 +102,7 @@ def raise_cost(study: FakeStudy, by: Mapping[str, float], noise: float = 1.0) ->
         give(study, values, **{**PLACE, "regime": regime, "optimizer": "adamw"})
 
 
-def cell_of(study: FakeStudy, name: str, regime: str = "bf16-bf16", contrast: str | None = None) -> CellVerdict:
+def cell_of(study: FakeStudy, name: str, regime: str = "bf16-bf16", contrast: str | None = None) -> ClaimCell:
     """The cell of a claim in a regime."""
-    (found,) = [
-        one
-        for one in judged(study, name).cells
-        if one.sample.regime == regime and contrast in (None, one.sample.contrast)
-    ]
+    (found,) = [one for one in judged(study, name).cells if one.regime == regime and contrast in (None, one.contrast)]
     return found

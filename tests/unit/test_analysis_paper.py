@@ -19,7 +19,7 @@ from exhibits_made import maker
 from mpadam.analysis.ablations import ablations
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.tunings import trial_perplexity
-from mpadam.exhibits.kit.pictures import Picture
+from mpadam.exhibits.kit.pictures import Picture, drawing
 from mpadam.exhibits.kit.render import to_text
 from mpadam.exhibits.kit.table import Table
 from mpadam.exhibits.registry import needing
@@ -33,7 +33,8 @@ figure4_as_in_paper, figure4_all, figure6 = map(maker, ("figure4", "figure4_all"
 
 def made(study: Collected, kind: type) -> list[Any]:
     """What the target makes of the runs, in the order of its page."""
-    found = [exhibit.make(source_of(study)) for exhibit in needing("runs", study.config, study.paths.view)]
+    with drawing():
+        found = [exhibit.make(source_of(study)) for exhibit in needing("runs", study.config, study.paths.view)]
     return [one for one in found if isinstance(one, kind)]
 
 

@@ -60,11 +60,9 @@ def test_survival_is_counted_among_the_largest_weights_of_projections(study: Fak
     own = {"attention": {"bins": [-2], "weights": [10], "additive": {"intended": [10], "survived": [2]}}}
     write_looks(study, "adamw", lambda _: [look(50, survival=own)])
     found = judged(study, "survival")
-    (one,) = [cell for cell in found.cells if cell.sample.regime == "bf16-bf16"]
-    assert list(one.sample.values.values()) == pytest.approx([0.4, 0.4, 0.5, 0.5, 0.6])
-    assert one.sample.parts == pytest.approx(
-        {"m-plus-adam multiplicative bf16-bf16": 0.68, "adamw additive bf16-bf16": 0.2}
-    )
+    (one,) = [cell for cell in found.cells if cell.regime == "bf16-bf16"]
+    assert list(one.values.values()) == pytest.approx([0.4, 0.4, 0.5, 0.5, 0.6])
+    assert one.parts == pytest.approx({"m-plus-adam multiplicative bf16-bf16": 0.68, "adamw additive bf16-bf16": 0.2})
     assert (one.verdict, one.reason) == ("supported", "shown to be above +10 points")
     assert found.verdict == "inconclusive"  # regimes in which nothing was looked at
     assert "not run: tiny 1x fp8-bf16" in found.reason
@@ -78,7 +76,7 @@ def test_looks_are_averaged_over_a_run_by_what_they_counted(study: FakeStudy) ->
     assert cell_of(study, "10").mean == pytest.approx(2 / 3)
     assert cell_of(study, "10").verdict == "contradicted"
     assert cell_of(study, "stale", contrast="AdamW").mean == pytest.approx(0.4)
-    assert {cell.verdict for cell in judged(study, "c").cells if cell.sample.regime == "bf16-bf16"} == {"supported"}
+    assert {cell.verdict for cell in judged(study, "c").cells if cell.regime == "bf16-bf16"} == {"supported"}
 
 
 def test_looks_of_a_diverged_run_do_not_count(study: FakeStudy) -> None:
@@ -114,14 +112,12 @@ def test_matrix_fitting_is_paired_by_matrix_and_keeps_to_bracketed_rates(study: 
         ("m-plus-adam-unnormalized", ONE): [0.012, 0.0125, 0.0108],
     }
     write_fit(study, errors, ["lr"])
-    fails = {cell.sample.where: cell for cell in judged(study, "9-fails").cells}
+    fails = {cell.where: cell for cell in judged(study, "9-fails").cells}
     assert fails["zero weights"].verdict == "supported"  # the same error at every rate: the edge hides nothing
     assert fails["sign errors"].verdict == "not bracketed"
     assert fails["large weights"].mean < 0
     both = judged(study, "9-both")
-    assert {cell.sample.contrast for cell in both.cells} == {
-        "M+Adam (one rate for all) over AdamW or Madam (best rates)"
-    }
+    assert {cell.contrast for cell in both.cells} == {"M+Adam (one rate for all) over AdamW or Madam (best rates)"}
     assert both.verdict == "supported"  # AdamW is the better one of the two, so Madam's edge does not matter
     assert judged(study, "b").verdict == "contradicted"
 
@@ -134,7 +130,7 @@ def test_ticks_of_table_1_are_counted_by_format(study: FakeStudy) -> None:
     bad = good.replace("bf16", "nvfp4").replace("nearest,,,,False", "nearest,,,,True")
     (folder / "capabilities.csv").write_text(header + good + bad)
     found = judged(study, "9-table")
-    assert [(cell.sample.where, cell.verdict) for cell in found.cells] == [
+    assert [(cell.where, cell.verdict) for cell in found.cells] == [
         ("bf16", "supported"),
         ("nvfp4", "contradicted"),
     ]
@@ -176,7 +172,7 @@ def test_widths_of_rates_are_shown_and_never_decided_from_one_seed(study: FakeSt
     found = cell_of(study, "6")
     assert (found.verdict, found.reason) == ("inconclusive", "n = 1 < 3 seeds")
     assert found.mean == 0.0
-    assert found.sample.flags == (
+    assert found.flags == (
         "the region of m-plus-adam reaches the end of the trials",
         "the region of adamw reaches the end of the trials",
     )

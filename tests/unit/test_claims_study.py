@@ -29,17 +29,17 @@ def study(tmp_path: Path) -> FakeStudy:
 def test_differences_are_paired_by_seed(study: FakeStudy) -> None:
     """What a seed adds to both cancels: the spread is that of the differences."""
     found = cell_of(study, "1")
-    assert list(found.sample.values.values()) == pytest.approx([0.05 + 1.5 * noise for noise in WIGGLE])
+    assert list(found.values.values()) == pytest.approx([0.05 + 1.5 * noise for noise in WIGGLE])
     assert found.verdict == "supported"
     assert found.mean == pytest.approx(0.05)
-    assert len(found.sample.runs) == 10
-    assert found.sample.cell.folder == "tiny/1x/bf16-bf16/m-plus-adam"
+    assert len(found.runs) == 10
+    assert found.cell.folder == "tiny/1x/bf16-bf16/m-plus-adam"
 
 
 def test_cells_are_those_that_the_study_has(study: FakeStudy) -> None:
     """The paper's masters below fp32, without shadows; every cell counts in Holm's correction."""
     found = judged(study, "1")
-    assert [one.sample.regime for one in found.cells] == ["bf16-bf16", "fp8-bf16", "nvfp4-bf16", "nvfp4s-bf16"]
+    assert [one.regime for one in found.cells] == ["bf16-bf16", "fp8-bf16", "nvfp4-bf16", "nvfp4s-bf16"]
     assert {one.family_size for one in found.cells} == {4}
     assert found.verdict == "supported"
     assert judged(study, "5-budget").verdict == "not run"  # one budget
@@ -50,9 +50,9 @@ def test_diverged_run_counts_as_a_loss_and_is_never_dropped(study: FakeStudy) ->
     study.diverge(**PLACE, optimizer="m-plus-adam", seed=2)
     found = cell_of(study, "1")
     assert found.n == 5
-    assert found.sample.values[2] == pytest.approx(4.0 + 0.2 + WIGGLE[2] - math.log(512))
+    assert found.values[2] == pytest.approx(4.0 + 0.2 + WIGGLE[2] - math.log(512))
     assert (found.verdict, found.reason) == ("inconclusive", "a run diverged")
-    assert found.sample.diverged == {2: ("m-plus-adam",)}
+    assert found.diverged == {2: ("m-plus-adam",)}
 
 
 def test_diverged_in_every_seed_contradicts(study: FakeStudy) -> None:
@@ -73,25 +73,25 @@ def test_diverged_rival_speaks_for_the_other(study: FakeStudy) -> None:
 def test_diverged_run_is_never_scored_better_than_one_that_completed(study: FakeStudy) -> None:
     give(study, {2: 9.0}, **PLACE, optimizer="adamw")
     study.diverge(**PLACE, optimizer="m-plus-adam", seed=2)
-    assert cell_of(study, "1").sample.values[2] == 0.0
+    assert cell_of(study, "1").values[2] == 0.0
 
 
 def test_missing_run_leaves_its_seed_out_and_the_cell_without_a_verdict(study: FakeStudy) -> None:
     study.remove(**PLACE, optimizer="adamw", seed=3)
     found = cell_of(study, "1")
-    assert (found.n, found.sample.missing, found.verdict) == (4, (3,), "inconclusive")
+    assert (found.n, found.missing, found.verdict) == (4, (3,), "inconclusive")
     assert found.reason == "4 of 5 seeds are in; no verdict before all are"
 
 
 def test_refused_run_counts_as_missing(study: FakeStudy) -> None:
     study.edit_summary({"hash": "0" * 16}, **PLACE, optimizer="adamw", seed=0)
-    assert cell_of(study, "1").sample.missing == (0,)
+    assert cell_of(study, "1").missing == (0,)
 
 
 def test_n_2_of_a_study_gives_no_verdict(tmp_path: Path) -> None:
     study = claims_study(tmp_path / "two", seeds=[0, 1])
     runs = [one for one in verdicts(study).judged if one.claim.metric.kind in ("perplexity", "trend")]
-    fair = {cell.verdict for one in runs for cell in one.cells if not cell.sample.untestable}
+    fair = {cell.verdict for one in runs for cell in one.cells if not cell.untestable}
     assert fair == {"inconclusive"}
     assert {one.verdict for one in runs} == {"inconclusive", "not testable here", "not run"}
 
@@ -99,10 +99,10 @@ def test_n_2_of_a_study_gives_no_verdict(tmp_path: Path) -> None:
 def test_not_bracketed_rates_forbid_a_verdict(study: FakeStudy) -> None:
     move_best_to_the_edge(study, "adamw")
     found = cell_of(study, "1")
-    assert (found.verdict, found.sample.edges) == ("not bracketed", ("adamw: lr",))
+    assert (found.verdict, found.edges) == ("not bracketed", ("adamw: lr",))
     move_best_to_the_edge(study, "m-plus-adam")
     twin = cell_of(study, "twin")  # takes its rates from M+Adam
-    assert (twin.verdict, twin.sample.edges) == ("not testable here", ("m-plus-adam: lr",))
+    assert (twin.verdict, twin.edges) == ("not testable here", ("m-plus-adam: lr",))
     assert cell_of(study, "1", "fp8-bf16").verdict == "supported"
 
 
@@ -115,8 +115,8 @@ def move_best_to_the_edge(study: FakeStudy, entry: str) -> None:
 
 
 def test_unequal_tuning_is_flagged(study: FakeStudy) -> None:
-    assert cell_of(study, "1").sample.flags == ()
-    assert cell_of(study, "twin").sample.flags == ("additive-twin: rates of m-plus-adam",)
+    assert cell_of(study, "1").flags == ()
+    assert cell_of(study, "twin").flags == ("additive-twin: rates of m-plus-adam",)
 
 
 def test_unequal_budgets_of_trials_and_ranges_are_flagged(tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ def test_unequal_budgets_of_trials_and_ranges_are_flagged(tmp_path: Path) -> Non
     grids = [{"name": "all", "regimes": ["bf16-bf16"]}]
     study = claims_study(tmp_path / "unequal", optimizers=optimizers, tuning=tuning, grids=grids)
     ranges = "ranges: adamw lr 1e-3 to 0.01 (3); m-plus-adam lr 0.002 to 0.004 (3)"
-    assert cell_of(study, "1").sample.flags == (ranges.replace("1e-3", "0.001"), "trials of 50% of a run")
-    flags = cell_of(study, "2").sample.flags
+    assert cell_of(study, "1").flags == (ranges.replace("1e-3", "0.001"), "trials of 50% of a run")
+    flags = cell_of(study, "2").flags
     assert flags[:2] == ("adamw-sr: rates given", "trials: adamw-sr 0, m-plus-adam 3")
 
 
@@ -140,9 +140,9 @@ def test_best_and_median_of_the_sweeps_stand_beside_the_seeds(study: FakeStudy) 
     for trial, loss in zip(content["trials"], (5.2, 4.9, 5.3), strict=True):
         trial["val_loss"] = loss
     path.write_text(yaml.safe_dump(content))
-    sweep = cell_of(study, "1").sample.sweep
+    sweep = cell_of(study, "1").sweep
     assert (sweep.best, sweep.median) == pytest.approx((5.0 - 4.9, 5.002 - 5.2))
-    assert cell_of(study, "twin").sample.sweep is None
+    assert cell_of(study, "twin").sweep is None
     assert judged(study, "d-draws").verdict == "supported"  # in the other cells the best trials are alike, so no gain
 
 
@@ -152,7 +152,7 @@ def test_trials_that_diverged_have_no_median(study: FakeStudy) -> None:
     for trial in (content["trials"][0], content["trials"][2]):
         trial |= {"status": "diverged", "val_loss": None}
     path.write_text(yaml.safe_dump(content))
-    sweep = cell_of(study, "1").sample.sweep
+    sweep = cell_of(study, "1").sweep
     assert sweep.best is not None
     assert sweep.median is None
 
@@ -191,11 +191,11 @@ def test_trend_is_the_slope_over_ordered_masters(study: FakeStudy) -> None:
         values = {s: 4.0 + costs[regime] - gain + 0.1 * s + n / 2 for s, n in enumerate(WIGGLE)}
         give(study, values, **{**PLACE, "regime": regime}, optimizer="m-plus-adam")
     found = cell_of(study, "4", "*-bf16")
-    assert found.sample.contrast == "bf16 < fp8 < nvfp4, nvfp4s"
+    assert found.contrast == "bf16 < fp8 < nvfp4, nvfp4s"
     assert found.mean == pytest.approx(np.polyfit([0, 1, 2, 2], [*gains.values()], 1)[0])
-    assert found.premise.mean == pytest.approx(0.1)
+    assert found.premise_spread.mean == pytest.approx(0.1)
     assert found.verdict == "supported"
-    assert found.sample.cell.folder == "tiny/1x/nvfp4s-bf16/m-plus-adam"
+    assert found.cell.folder == "tiny/1x/nvfp4s-bf16/m-plus-adam"
 
 
 # --- what can be tested at all ---------------------------------------------------------------------------------------
@@ -207,10 +207,10 @@ def test_b1_the_name_of_a_format_covers_its_variants(tmp_path: Path) -> None:
     grids = [{"name": "main", "optimizers": ["adamw", "m-plus-adam", "adamw-sr"]}]
     study = claims_study(tmp_path / "wide", regimes=regimes, grids=grids, seeds=[0])
     for name in ("1", "3", "precision"):
-        assert [one.sample.regime for one in judged(study, name).cells] == ["bf16-bf16", *(f"{m}-bf16" for m in WIDE)]
-    assert [one.sample.regime for one in judged(study, "d-tricks").cells] == [f"{m}-bf16" for m in WIDE]
-    assert judged(study, "4").cells[0].sample.contrast == "bf16 < fp8, fp8e4m3 < nvfp4, nvfp4s"
-    assert {one.sample.regime for one in judged(study, "drift").cells} == {"nvfp4-bf16"}  # it names the one scale
+        assert [one.regime for one in judged(study, name).cells] == ["bf16-bf16", *(f"{m}-bf16" for m in WIDE)]
+    assert [one.regime for one in judged(study, "d-tricks").cells] == [f"{m}-bf16" for m in WIDE]
+    assert judged(study, "4").cells[0].contrast == "bf16 < fp8, fp8e4m3 < nvfp4, nvfp4s"
+    assert {one.regime for one in judged(study, "drift").cells} == {"nvfp4-bf16"}  # it names the one scale
 
 
 WIDE = ("fp8", "fp8e4m3", "nvfp4", "nvfp4s")
@@ -241,8 +241,8 @@ def test_b2_a_run_that_diverged_in_the_premise_alone_hides_no_difference(study: 
         study.diverge(**PLACE, optimizer="adamw", seed=seed)
     found = cell_of(study, "2")
     assert found.verdict != "not testable here"  # diverging is a cost
-    assert found.sample.diverged == {}
-    assert found.sample.flags[0] == "adamw diverged at seed 0"
+    assert found.diverged == {}
+    assert found.flags[0] == "adamw diverged at seed 0"
 
 
 def test_b3_trials_that_are_shorter_than_runs_say_nothing_about_chance(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_b4_rates_borrowed_in_the_same_way_are_equal_terms(tmp_path: Path) -> No
     tuning = {"mode": "search", "trials": 3, "transfer": transfer}
     grids = [{"name": "main", "optimizers": ["adamw", "m-plus-adam"]}]
     study = claims_study(tmp_path / "borrowed", tuning=tuning, grids=grids)
-    assert cell_of(study, "1", "fp8-bf16").sample.untestable == ()
+    assert cell_of(study, "1", "fp8-bf16").untestable == ()
     found = cell_of(study, "3", "fp8-bf16")
     assert found.reason == "adamw and m-plus-adam in fp8-bf16 use the rates of bf16-bf16"
     assert cell_of(study, "drift", "nvfp4-bf16", "AdamW, amax over sticky").verdict == "not testable here"
@@ -284,12 +284,12 @@ def test_b4_given_rates_are_not_tuned_ones(tmp_path: Path) -> None:
 
 
 def test_drift_and_shadow_compare_regimes_that_differ_in_one_thing(study: FakeStudy) -> None:
-    drift = [cell for cell in judged(study, "drift").cells if cell.sample.contrast.startswith("AdamW")]
-    assert [cell.sample.regime for cell in drift] == ["nvfp4-bf16"]
-    assert any("nvfp4s-bf16" in run for run in drift[0].sample.runs)
+    drift = [cell for cell in judged(study, "drift").cells if cell.contrast.startswith("AdamW")]
+    assert [cell.regime for cell in drift] == ["nvfp4-bf16"]
+    assert any("nvfp4s-bf16" in run for run in drift[0].runs)
     shadow = judged(study, "shadow").cells
-    assert {cell.sample.regime for cell in shadow} == {"fp8-bf16"}
-    assert all(any("fp8-bf16-kept" in run for run in cell.sample.runs) for cell in shadow)
+    assert {cell.regime for cell in shadow} == {"fp8-bf16"}
+    assert all(any("fp8-bf16-kept" in run for run in cell.runs) for cell in shadow)
 
 
 def test_fields_without_a_meaning_do_not_keep_regimes_apart(study: FakeStudy) -> None:
@@ -309,7 +309,7 @@ def test_the_papers_number_stands_beside_its_own_model_alone(tmp_path: Path) -> 
     models = {"350m": shape, "60m": {**shape, "layers": 2}}
     study = claims_study(tmp_path / "big", models=models, tokenizer={"source": "bpe", "vocab_size": 32000})
     study.paths.manifest.unlink()
-    cells = {one.sample.where: one.sample.reported for one in judged(study, "1").cells}
+    cells = {one.where: one.reported for one in judged(study, "1").cells}
     reported = cells["350m 1x bf16-bf16"]
     assert (reported.adamw, reported.m_plus_adam, reported.grade) == (19.156, 16.607, "Q")
     assert reported.value == pytest.approx(math.log(19.156 / 16.607))

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from claims_samples import CONTRAST, cell, claim
 
-from mpadam.claims.samples import Sample
-from mpadam.claims.verdicts import CellVerdict, judge
+from mpadam.claims.samples import ClaimCell
+from mpadam.claims.verdicts import judge
 
 CLEAR = (0.020, 0.021, 0.019, 0.022, 0.018)  # far above 0.005, by a t of 20
 LOST = tuple(-value for value in CLEAR)
@@ -17,7 +17,7 @@ UNSURE = (0.02, -0.02, 0.03, -0.01, 0.01)
 NONE = (0.001, 0.0, -0.001, 0.001, 0.0)  # a gain that is shown to be too small to matter
 
 
-def alone(sample: Sample, **about: Any) -> CellVerdict:
+def alone(sample: ClaimCell, **about: Any) -> ClaimCell:
     """The only cell of a claim, judged."""
     (found,) = judge(claim(**about), [sample], alpha=0.05).cells
     return found
@@ -201,8 +201,8 @@ def test_families_are_those_of_the_claim_or_of_its_contrasts() -> None:
         for family in ("claim", "contrast")
     }
     assert sizes == {"claim": [3, 3, 3], "contrast": [2, 1, 2]}
-    order = [one.sample for one in judge(claim(family="contrast"), samples, alpha=0.05).cells]
-    assert order == samples
+    order = [(one.contrast, one.values) for one in judge(claim(family="contrast"), samples, alpha=0.05).cells]
+    assert order == [(one.contrast, one.values) for one in samples]
 
 
 YES, NO, OPEN = cell(CLEAR), cell(LOST), cell(UNSURE)
@@ -226,7 +226,7 @@ EDGE, IDLE = cell(CLEAR, edges=("a: lr",)), cell((), asked=(0, 1, 2))
         ([], "not run", "not run"),
     ],
 )
-def test_how_cells_make_the_verdict_of_a_claim(samples: list[Sample], every: str, in_any: str) -> None:
+def test_how_cells_make_the_verdict_of_a_claim(samples: list[ClaimCell], every: str, in_any: str) -> None:
     assert judge(claim(holds="every"), samples, alpha=0.05).verdict == every
     assert judge(claim(holds="any"), samples, alpha=0.05).verdict == in_any
 

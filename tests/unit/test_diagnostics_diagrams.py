@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import combinations
 from pathlib import Path
@@ -21,7 +22,7 @@ from mpadam.diagnostics.dataflow.trace import format_of, partial_sums, trace_ste
 from mpadam.exhibits import figure2
 from mpadam.exhibits.dataflow import dataflow_picture
 from mpadam.exhibits.kit.diagram import box, canvas, note
-from mpadam.exhibits.kit.pictures import WIDTH, write_picture
+from mpadam.exhibits.kit.pictures import WIDTH, drawing, write_picture
 from mpadam.exhibits.source import Source
 from mpadam.model.fp8.recipe import OPERAND_FORMATS
 from mpadam.study.diagnostics import Dataflow
@@ -35,6 +36,13 @@ CAPTIONS = {
     "figure8": ({"X": "e4m3", "W": "e4m3", "dY": "e5m2"}, "bf16", {"codes": "bf16"}),
     "figure9": ({"X": "e4m3", "W": "e4m3", "dY": "e5m2"}, "fp8_e5m2", {"codes": "uint8", "scales": "uint8"}),
 }
+
+
+@pytest.fixture(autouse=True)
+def _theme() -> Iterator[None]:
+    """That of what writes pictures."""
+    with drawing():
+        yield
 
 
 def texts(figure: Figure) -> list[str]:

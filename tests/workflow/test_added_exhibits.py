@@ -37,7 +37,7 @@ def make(source) -> Table:
 FIGURE = '''"""The same as a picture."""
 
 from mpadam.exhibits.kit import panels as kit
-from mpadam.exhibits.kit.pictures import Picture, drawing
+from mpadam.exhibits.kit.pictures import Picture
 
 NAME = "added-figure"
 TITLE = "Runs of each model, drawn"
@@ -47,9 +47,8 @@ IN_ALL = True
 
 
 def make(source) -> Picture:
-    with drawing():
-        figure, (axes,) = kit.panels(1, columns=1, height=2)
-        axes.plot([0, 1], [0, len(source.collected.runs)])
+    figure, (axes,) = kit.panels(1, columns=1, height=2)
+    axes.plot([0, 1], [0, len(source.collected.runs)])
     return Picture(NAME, TITLE, figure, "A caption.", "A line.")
 '''
 CLAIM = """

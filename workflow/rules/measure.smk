@@ -8,23 +8,21 @@
 
 from mpadam.study.measure import KINDS as MEASUREMENTS
 
-for kind in MEASUREMENTS:
 
-    rule:  # of one text, but what they ask of the machine differs: timing may need a GPU
-        name:
-            f"measure_{kind.replace('-', '_')}"
-        output:
-            f"{PAPER}/measure/{kind}.json",
-        log:
-            f"{LOGS}/measure/{kind}.log",
-        threads: STUDY.config.measure.step_time.threads if kind == "step-time" else 1
-        resources:
-            **STUDY.measuring_resources(kind),
-        params:
-            code=code_of("mpadam.measure.produce"),
-            kind=kind,
-            options=STUDY.config.measure.text(kind),
-            out=PAPER,
-        shell:
-            "mpadam measure {params.kind} --options {params.options:q} --out {params.out:q} --records-only"
-            " > {log:q} 2>&1"
+rule measure:
+    output:
+        f"{PAPER}/measure/{{kind}}.json",
+    log:
+        f"{LOGS}/measure/{{kind}}.log",
+    wildcard_constraints:
+        kind="|".join(MEASUREMENTS),
+    threads: STUDY.measuring_threads
+    resources:
+        **STUDY.measuring_resources(),
+    params:
+        code=code_of("mpadam.measure.produce"),
+        options=lambda wildcards: STUDY.config.measure.text(wildcards.kind),
+        out=PAPER,
+    shell:
+        "mpadam measure {wildcards.kind} --options {params.options:q} --out {params.out:q} --records-only"
+        " > {log:q} 2>&1"

@@ -31,7 +31,7 @@ class Level:
 
     value: Value
     label: str
-    cell: Cell | None
+    cell: Cell
     is_base: bool = False
 
 
@@ -134,17 +134,9 @@ def _rank(level: Level) -> tuple[float, str]:
 
 def levels_frame(found: Sequence[Ablation]) -> pd.DataFrame:
     """A row per level with its cell's numbers, as tidy data."""
-    named = [
-        (axis, level)
-        for ablation in found
-        for axis, levels in ablation.axes.items()
-        for level in levels
-        if level.cell is not None
-    ]
+    named = [(axis, level) for ablation in found for axis, levels in ablation.axes.items() for level in levels]
     if not named:
         return pd.DataFrame()
-    frame = cells_frame(level.cell for _, level in named if level.cell)
-    frame.insert(0, "axis", [axis for axis, _ in named])
-    frame.insert(1, "value", [level.label for _, level in named])
-    frame.insert(2, "base", [level.is_base for _, level in named])
-    return frame
+    frame = cells_frame(level.cell for _, level in named)
+    about = [(axis, level.label, level.is_base) for axis, level in named]
+    return pd.concat([pd.DataFrame(about, columns=["axis", "value", "base"]), frame], axis=1)

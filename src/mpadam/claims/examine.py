@@ -17,7 +17,7 @@ from mpadam.claims.measured import MEASUREMENTS, absent, fit_samples
 from mpadam.claims.probes import counted, probe_numbers
 from mpadam.claims.rates import with_rates
 from mpadam.claims.reported import learned_nothing, reported_for
-from mpadam.claims.samples import Numbers, Sample, perplexities, sample
+from mpadam.claims.samples import ClaimCell, Numbers, perplexities, sample
 from mpadam.claims.verdicts import CONTRADICTED, SUPPORTED, Judged, judge
 from mpadam.claims.widths import width_samples
 from mpadam.optim.names import parse_optimizer_name
@@ -73,7 +73,7 @@ class _Study:
 Judgements = Mapping[str, Judged]
 
 
-def _of_runs(claim: Claim, study: _Study, _: Judgements) -> list[Sample]:
+def _of_runs(claim: Claim, study: _Study, _: Judgements) -> list[ClaimCell]:
     """Contrasts of ln(perplexity)."""
     assert isinstance(claim.metric, Perplexity | Trend)
     found = []
@@ -84,7 +84,7 @@ def _of_runs(claim: Claim, study: _Study, _: Judgements) -> list[Sample]:
     return found
 
 
-def _of_probes(claim: Claim, study: _Study, _: Judgements) -> list[Sample]:
+def _of_probes(claim: Claim, study: _Study, _: Judgements) -> list[ClaimCell]:
     """Quantities noted along training; nothing to show where no run has looked."""
     assert isinstance(claim.metric, Probe)
     numbers = probe_numbers(claim.metric, study.looks, study.collected)
@@ -99,42 +99,41 @@ def _of_probes(claim: Claim, study: _Study, _: Judgements) -> list[Sample]:
     return found
 
 
-def _of_matrices(claim: Claim, study: _Study, _: Judgements) -> list[Sample]:
+def _of_matrices(claim: Claim, study: _Study, _: Judgements) -> list[ClaimCell]:
     assert isinstance(claim.metric, Fit)
     return fit_samples(claim.metric, study.diagnostics)
 
 
-def _of_trials(claim: Claim, study: _Study, _: Judgements) -> list[Sample]:
+def _of_trials(claim: Claim, study: _Study, _: Judgements) -> list[ClaimCell]:
     assert isinstance(claim.metric, Rates)
     return width_samples(claim.metric, study.collected)
 
 
-def _without_chance(claim: Claim, study: _Study, judged: Judgements) -> list[Sample]:
+def _without_chance(claim: Claim, study: _Study, judged: Judgements) -> list[ClaimCell]:
     assert isinstance(claim.metric, Exact)
     if claim.metric.measurement == "sweep_agreement":
         return sweep_agreement([judged[name] for name in claim.metric.of], study.collected.config.tuning)
     return MEASUREMENTS[claim.metric.measurement](study.diagnostics)
 
 
-def sweep_agreement(others: Sequence[Judged], tuning: TuningConfig) -> list[Sample]:
+def sweep_agreement(others: Sequence[Judged], tuning: TuningConfig) -> list[ClaimCell]:
     """Whether best trials and paired seeds lie on different sides of the threshold: 1 or 0, where seeds decide.
 
     Where trials are shorter than runs it is a question of length, not of chance, and no verdict is given.
     """
     found = []
     for claim, cell in ((judged.claim, cell) for judged in others for cell in judged.cells):
-        one = cell.sample
-        if one.sweep is not None and one.sweep.best is not None and cell.verdict in (SUPPORTED, CONTRADICTED):
-            best_side = (one.sweep.best > claim.threshold) == (claim.direction == "above")
+        if cell.sweep is not None and cell.sweep.best is not None and cell.verdict in (SUPPORTED, CONTRADICTED):
+            best_side = (cell.sweep.best > claim.threshold) == (claim.direction == "above")
             value = float(best_side != (cell.verdict == SUPPORTED))
-            name = f"best trials against seeds, {one.contrast}"
-            share = tuning.budget * tuning.steps_fraction / one.budget if one.budget else 1.0
+            name = f"best trials against seeds, {cell.contrast}"
+            share = tuning.budget * tuning.steps_fraction / cell.budget if cell.budget else 1.0
             lengths = () if share == 1 else (f"a trial has {share:.0%} of the updates of a run",)
-            found.append(Sample(name, one.where, {0: value}, (0,), exact=True, cell=one.cell, untestable=lengths))
+            found.append(ClaimCell(name, cell.where, {0: value}, (0,), exact=True, cell=cell.cell, untestable=lengths))
     return found or [absent("best trials against seeds", "cells that the seeds decide")]
 
 
-_SAMPLES: Mapping[type, Callable[[Claim, _Study, Judgements], Sequence[Sample]]] = {
+_SAMPLES: Mapping[type, Callable[[Claim, _Study, Judgements], Sequence[ClaimCell]]] = {
     Perplexity: _of_runs,
     Trend: _of_runs,
     Probe: _of_probes,

@@ -18,13 +18,13 @@ import pandas as pd
 
 from mpadam.analysis.style import optimizer_styles
 from mpadam.claims.data import Fit, FitComparison, Fitted
-from mpadam.claims.samples import Sample
+from mpadam.claims.samples import ClaimCell
 from mpadam.presence import is_there
 
 # --- matrix fitting --------------------------------------------------------------------------------------------------
 
 
-def fit_samples(metric: Fit, folder: Path) -> list[Sample]:
+def fit_samples(metric: Fit, folder: Path) -> list[ClaimCell]:
     """A cell a comparison; ln(error) of the rival less that of the subject, paired by matrix."""
     path = folder / "matrix-fitting" / "results.json"
     if not is_there(path):
@@ -48,7 +48,7 @@ def _written_by_diagnose(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _fit_sample(one: FitComparison, choices: dict[tuple[str, str], Any], flat: set[tuple[str, str]]) -> Sample:
+def _fit_sample(one: FitComparison, choices: dict[tuple[str, str], Any], flat: set[tuple[str, str]]) -> ClaimCell:
     better = choices.get((one.better.method, one.better.rates), {}).get(one.task)
     rivals = [(c, choices.get((c.method, c.rates), {}).get(one.task)) for c in one.than]
     known = [(fitted, rival) for fitted, rival in rivals if rival is not None]
@@ -63,7 +63,7 @@ def _fit_sample(one: FitComparison, choices: dict[tuple[str, str], Any], flat: s
         if (one.task, fitted.method) not in flat
         for rate in found["not_bracketed"]
     ]
-    return Sample(_fit_name(one), one.task, values, tuple(values), edges=tuple(edges))
+    return ClaimCell(_fit_name(one), one.task, values, tuple(values), edges=tuple(edges))
 
 
 def _fit_name(one: FitComparison) -> str:
@@ -99,7 +99,7 @@ _TICKS = (
 )
 
 
-def capabilities(folder: Path) -> list[Sample]:
+def capabilities(folder: Path) -> list[ClaimCell]:
     """The share of Table 1's ticks that were measured, by format; nearest rounding."""
     path = folder / "capabilities" / "capabilities.csv"
     if not is_there(path):
@@ -108,14 +108,14 @@ def capabilities(folder: Path) -> list[Sample]:
         return list(_ticks(pd.read_csv(path)))
 
 
-def _ticks(frame: pd.DataFrame) -> Iterator[Sample]:
+def _ticks(frame: pd.DataFrame) -> Iterator[ClaimCell]:
     for fmt, rows in frame[frame["write_back"] == "nearest"].groupby("format", sort=False):
         found = {str(row["optimizer"]): row for row in rows.to_dict("records")}
         if all(optimizer in found for optimizer, *_ in _TICKS):
             failed = [says for name, column, empty, says in _TICKS if not _ticked(found[name], column, empty)]
             value = 1 - len(failed) / len(_TICKS)
             flags = tuple(f"not so: {says}" for says in failed)
-            yield Sample("ticks of Table 1", str(fmt), {0: value}, (0,), flags=flags, exact=True)
+            yield ClaimCell("ticks of Table 1", str(fmt), {0: value}, (0,), flags=flags, exact=True)
 
 
 def _ticked(row: dict[Any, Any], column: str, empty: bool) -> bool:
@@ -129,7 +129,7 @@ def _ticked(row: dict[Any, Any], column: str, empty: bool) -> bool:
 _UNCLIPPED = 0.0107
 
 
-def growth(folder: Path) -> list[Sample]:
+def growth(folder: Path) -> list[ClaimCell]:
     """How the multiplicative step grows with |w|: slope of ln(step) over ln|w|, 0 not at all, 1 in proportion."""
     path = folder / "survival-grid" / "survival.csv"
     if not is_there(path):
@@ -138,7 +138,7 @@ def growth(folder: Path) -> list[Sample]:
         return list(_slopes(pd.read_csv(path)))
 
 
-def _slopes(frame: pd.DataFrame) -> Iterator[Sample]:
+def _slopes(frame: pd.DataFrame) -> Iterator[ClaimCell]:
     frame = frame[(frame["optimizer"] == "m-plus-adam") & (frame["part"] == "multiplicative")]
     for fmt, rows in frame[frame["magnitude"] >= _UNCLIPPED].groupby("format", sort=False):
         moved = rows[rows["mean_step"] > 0]
@@ -146,12 +146,12 @@ def _slopes(frame: pd.DataFrame) -> Iterator[Sample]:
             yield absent("M+Adam's multiplicative step", f"{fmt}, |w| above 0.01")
             continue
         slope = float(np.polyfit(np.log(moved["magnitude"]), np.log(moved["mean_step"]), 1)[0])
-        yield Sample("M+Adam's multiplicative step", f"{fmt}, |w| above 0.01", {0: slope}, (0,), exact=True)
+        yield ClaimCell("M+Adam's multiplicative step", f"{fmt}, |w| above 0.01", {0: slope}, (0,), exact=True)
 
 
-MEASUREMENTS: dict[str, Callable[[Path], list[Sample]]] = {"capabilities": capabilities, "growth": growth}
+MEASUREMENTS: dict[str, Callable[[Path], list[ClaimCell]]] = {"capabilities": capabilities, "growth": growth}
 
 
-def absent(contrast: str, where: str) -> Sample:
+def absent(contrast: str, where: str) -> ClaimCell:
     """A measurement that was not made."""
-    return Sample(contrast, where, {}, ())
+    return ClaimCell(contrast, where, {}, ())

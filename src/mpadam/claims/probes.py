@@ -15,7 +15,7 @@ from mpadam.analysis.collect import Collected
 from mpadam.analysis.probes import Looks
 from mpadam.claims.cells import Source
 from mpadam.claims.data import Probe
-from mpadam.claims.samples import Number, Numbers, Sample
+from mpadam.claims.samples import ClaimCell, Number, Numbers
 
 _RUN = ["model", "budget", "regime", "optimizer", "seed"]
 _WEIGHTS = "weights"  # the quantity that says how many weights a bin holds
@@ -34,7 +34,7 @@ def probe_numbers(metric: Probe, looks: Looks, collected: Collected) -> Numbers:
     return found
 
 
-def counted(metric: Probe, sample: Sample, looks: Looks) -> tuple[int, int] | None:
+def counted(metric: Probe, sample: ClaimCell, looks: Looks) -> tuple[int, int] | None:
     """In how many looks of how many it held, where the quantity is whether the loss fell: all seeds of the cell."""
     if metric.quantity != "loss_fell" or sample.cell is None:
         return None

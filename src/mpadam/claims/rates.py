@@ -16,14 +16,14 @@ from mpadam.analysis.collect import Collected
 from mpadam.analysis.texts import number_text
 from mpadam.analysis.tunings import Tuning
 from mpadam.claims.cells import Slot, Weighted
-from mpadam.claims.samples import Sample, Sweep
+from mpadam.claims.samples import ClaimCell, Sweep
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import TuningKey, selection_key
 
 Tunings = Mapping[TuningKey, Tuning]
 
 
-def with_rates(sample: Sample, slot: Slot, collected: Collected) -> Sample:
+def with_rates(sample: ClaimCell, slot: Slot, collected: Collected) -> ClaimCell:
     """The sample with edges, flags and sweep of the optimizers in its cell, and with what is unfair in their tuning."""
     tunings = {tuning.key: tuning for tuning in collected.tunings}
     unfair = _unfair(slot.terms, collected.config) or _unfair(slot.premise, collected.config)

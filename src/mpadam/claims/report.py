@@ -9,8 +9,9 @@ from mpadam.analysis.collect import Collected
 from mpadam.atomic import write_json
 from mpadam.claims.examine import Verdicts
 from mpadam.claims.reported import below_paper_scale
+from mpadam.claims.samples import ClaimCell
 from mpadam.claims.statistics import Flips
-from mpadam.claims.verdicts import CellVerdict, Judged
+from mpadam.claims.verdicts import Judged
 
 FILE = "claims.json"
 
@@ -49,21 +50,20 @@ def _claim(judged: Judged) -> dict[str, Any]:
     }
 
 
-def _cell(cell: CellVerdict) -> dict[str, Any]:
-    sample = cell.sample
+def _cell(cell: ClaimCell) -> dict[str, Any]:
     return {
-        "contrast": sample.contrast,
-        "where": sample.where,
-        **{name: getattr(sample, name) for name in ("model", "budget", "regime")},
+        "contrast": cell.contrast,
+        "where": cell.where,
+        **{name: getattr(cell, name) for name in ("model", "budget", "regime")},
         "verdict": cell.verdict,
         "reason": cell.reason,
         "seeds_needed": cell.seeds_needed,
-        "exact": sample.exact,
+        "exact": cell.exact,
         "n": cell.n,
-        "seeds": list(sample.values),
-        "missing": list(sample.missing),
-        "diverged": {str(seed): list(entries) for seed, entries in sample.diverged.items()},
-        "values": list(sample.values.values()),
+        "seeds": list(cell.values),
+        "missing": list(cell.missing),
+        "diverged": {str(seed): list(entries) for seed, entries in cell.diverged.items()},
+        "values": list(cell.values.values()),
         "mean": cell.mean,
         "sd": cell.spread.sd if cell.spread else None,
         "df": cell.spread.df if cell.spread else None,
@@ -73,29 +73,28 @@ def _cell(cell: CellVerdict) -> dict[str, Any]:
         "p": cell.p,
         "p_holm": cell.p_holm,
         "p_sign_flip": cell.p_flip,
-        "p_sign_flip_least": Flips(tuple(sample.values.values())).least if cell.p_flip is not None else None,
-        "untestable": list(sample.untestable),
+        "p_sign_flip_least": Flips(tuple(cell.values.values())).least if cell.p_flip is not None else None,
+        "untestable": list(cell.untestable),
         "premise": _premise(cell),
-        "parts": sample.parts,
-        "sweep": vars(sample.sweep) if sample.sweep else None,
+        "parts": cell.parts,
+        "sweep": vars(cell.sweep) if cell.sweep else None,
         "paper": _paper(cell),
-        "edges": list(sample.edges),
-        "flags": list(sample.flags),
-        "cell": sample.cell.folder if sample.cell else "",
-        "runs": list(sample.runs),
+        "edges": list(cell.edges),
+        "flags": list(cell.flags),
+        "cell": cell.cell.folder if cell.cell else "",
+        "runs": list(cell.runs),
     }
 
 
-def _premise(cell: CellVerdict) -> dict[str, Any] | None:
+def _premise(cell: ClaimCell) -> dict[str, Any] | None:
     """What has to be above 0, with its 95% interval."""
-    if cell.premise is None:
-        return None
-    return {"needs": cell.sample.needs, "mean": cell.premise.mean, "interval_95": cell.premise.interval(0.95)}
+    found = cell.premise_spread
+    return {"needs": cell.needs, "mean": found.mean, "interval_95": found.interval(0.95)} if found else None
 
 
-def _paper(cell: CellVerdict) -> dict[str, Any] | None:
+def _paper(cell: ClaimCell) -> dict[str, Any] | None:
     """The paper's number, ours less it."""
-    found = cell.sample.reported
+    found = cell.reported
     if found is None:
         return None
     return {**vars(found), "difference": None if cell.mean is None else cell.mean - found.value}

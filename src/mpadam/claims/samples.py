@@ -1,4 +1,4 @@
-"""What the runs say about a cell of a claim: one number a seed, and everything that a reader must know beside it.
+"""A cell of a claim: one number for each seed, everything that a reader must know about it, and the verdict.
 
 A run that diverged has no perplexity, and leaving its seed out would flatter its optimizer. It is scored as a model
 that has learned nothing, a loss of ln(vocabulary), and never better than a run that completed: so it loses its pair,
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from mpadam.analysis.cells import CellKey
 from mpadam.analysis.collect import Collected
 from mpadam.claims.cells import Slot, Source, Weighted
+from mpadam.claims.statistics import Share, Spread, spread
 from mpadam.study.load import ConfigError
 
 
@@ -36,8 +37,8 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Sample:
-    """One cell of a claim, before it is judged.
+class ClaimCell:
+    """One cell of a claim, from the numbers of its runs to what is said of them.
 
     values: seed -> number, for the seeds of which every run is in; premise: the same of the premise, `needs`.
     parts: "optimizer branch regime" -> mean over these seeds, of every term; empty where a run diverged.
@@ -49,6 +50,12 @@ class Sample:
     exact: the numbers come from a computation without chance: there is one, and no seed.
     counted: where the number is a share of looks, in how many of how many it held, all seeds together.
     runs: folders of the runs behind it, relative to the study's; cell: of the first, for links.
+
+    What `mpadam.claims.verdicts` adds; None where there is nothing to compute it from, or nothing is tested:
+    spread: of the seeds that are in, two at least.  family_interval: such that all `family_size` cells hold together.
+    p: two-sided, of the threshold; p_holm: adjusted; p_flip: exact, by flipping signs, of this cell alone and without
+        its premise.
+    seeds_needed: that would decide, should the truth be what was seen.
     """
 
     contrast: str
@@ -74,6 +81,40 @@ class Sample:
     runs: tuple[str, ...] = ()
     cell: CellKey | None = None
 
+    verdict: str = ""
+    reason: str = ""
+    spread: Spread | None = None
+    family_interval: tuple[float, float] | None = None
+    family_size: int = 1
+    p: float | None = None
+    p_holm: float | None = None
+    p_flip: float | None = None
+    seeds_needed: int | None = None
+
+    @property
+    def n(self) -> int:
+        return len(self.values)
+
+    @property
+    def mean(self) -> float | None:
+        """Of the seeds that are in; None where there are none."""
+        return sum(self.values.values()) / self.n if self.values else None
+
+    @property
+    def ruler(self) -> Spread | Share | None:
+        """What intervals and p-values are of: the spread over seeds, or a share of looks."""
+        return Share(*self.counted) if self.counted and self.spread else self.spread
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """95%, of this cell alone."""
+        return self.ruler.interval(0.95) if self.ruler else None
+
+    @property
+    def premise_spread(self) -> Spread | None:
+        """None below two seeds."""
+        return spread(list(self.premise.values())) if self.premise and len(self.premise) > 1 else None
+
 
 @dataclass(frozen=True)
 class Number:
@@ -98,7 +139,7 @@ def perplexities(collected: Collected) -> Numbers:
     return found
 
 
-def sample(slot: Slot, numbers: Numbers, learned_nothing: float | None) -> Sample:
+def sample(slot: Slot, numbers: Numbers, learned_nothing: float | None) -> ClaimCell:
     """The numbers of a slot, paired by seed.
 
     learned_nothing: loss of a model that has; None where the vocabulary is unknown, and then no run can be scored.
@@ -110,7 +151,7 @@ def sample(slot: Slot, numbers: Numbers, learned_nothing: float | None) -> Sampl
     own = [source for source, _ in slot.terms]
     diverged = {seed: both for seed, found in lost.items() if (both := [source for source in found if source in own])}
     only_premise = {seed: _entries(found) for seed, found in lost.items() if seed not in diverged}
-    return Sample(
+    return ClaimCell(
         contrast=slot.contrast,
         where=slot.where,
         values={seed: _sum(slot.terms, row) for seed, row in scored.items()},

@@ -108,6 +108,10 @@ class Share:
     k: int
     n: int
 
+    @property
+    def mean(self) -> float:
+        return self.k / self.n
+
     def interval(self, confidence: float) -> tuple[float, float]:
         """Clopper and Pearson's."""
         tail = (1 - confidence) / 2

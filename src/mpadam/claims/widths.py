@@ -9,12 +9,12 @@ from mpadam.analysis.collect import Collected
 from mpadam.analysis.style import optimizer_styles
 from mpadam.analysis.tunings import Tuning
 from mpadam.claims.data import Rates
-from mpadam.claims.samples import Sample
+from mpadam.claims.samples import ClaimCell
 from mpadam.study.grid import TuningKey
 from mpadam.study.tuning import trial_loss
 
 
-def width_samples(metric: Rates, collected: Collected) -> list[Sample]:
+def width_samples(metric: Rates, collected: Collected) -> list[ClaimCell]:
     """A cell a (model, regime) in which both were tuned: octaves of one less octaves of the other, for the one seed."""
     tunings = {tuning.key: tuning for tuning in collected.tunings if tuning.status == "selected"}
     labels = optimizer_styles([metric.better, metric.than])
@@ -28,7 +28,7 @@ def width_samples(metric: Rates, collected: Collected) -> list[Sample]:
             ends = [entry for entry, (_, cut) in zip((metric.better, metric.than), octaves, strict=True) if cut]
             told = tuple(f"the region of {entry} reaches the end of the trials" for entry in ends)
             values = {seed: octaves[0][0] - octaves[1][0]}
-            found.append(Sample(name, f"{model} {regime}", values, (seed,), model, regime=regime, flags=told))
+            found.append(ClaimCell(name, f"{model} {regime}", values, (seed,), model, regime=regime, flags=told))
     return found
 
 

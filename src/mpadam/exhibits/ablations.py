@@ -47,21 +47,16 @@ def _rows(collected: Collected, ablation: Ablation) -> list[tuple[Entry, ...]]:
     rows = []
     for axis, levels in ablation.axes.items():
         for level in levels:
-            cell = level.cell
-            key = cell.key if cell else None
-            gain = "" if level.is_base else between_text(ablation.base, cell)
-            row = (
-                *entries(ablation.where, name, axis, level.label + (" *" if level.is_base else "")),
-                *entries(perplexity_text(cell), gain, cell=key),
-                *entries("" if level.is_base else _rates(collected, ablation, level)),
-            )
-            rows.append(row)
+            mark, gain, rates = " *", "", ""
+            if not level.is_base:
+                mark, gain, rates = "", between_text(ablation.base, level.cell), _rates(collected, ablation, level)
+            named = entries(ablation.where, name, axis, level.label + mark)
+            rows.append((*named, *entries(perplexity_text(level.cell), gain, cell=level.cell.key), *entries(rates)))
     return rows
 
 
 def _rates(collected: Collected, ablation: Ablation, level: Level) -> str:
     """Where the tuned values of a level come from."""
-    assert level.cell is not None
     key = level.cell.key
     source = selection_key(collected.config, TuningKey(key.model, key.regime, key.optimizer))
     if source.optimizer == ablation.entry:

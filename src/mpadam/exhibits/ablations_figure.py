@@ -14,14 +14,15 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from mpadam.analysis.ablations import FORM, Ablation, Level, ablations, levels_frame
-from mpadam.analysis.cells import BASELINE, Cell, CellKey, cells
+from mpadam.analysis.cells import BASELINE, Cell, CellKey, cells, cells_frame
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.entries import METHOD
 from mpadam.analysis.style import OPTIMIZERS, SYMBOLS, optimizer_styles
 from mpadam.analysis.texts import perplexity_text
 from mpadam.exhibits.kit import panels as kit
-from mpadam.exhibits.kit.pictures import Picture, drawing
-from mpadam.exhibits.kit.words import alternative, seeds_text
+from mpadam.exhibits.kit.perplexity import with_bars
+from mpadam.exhibits.kit.pictures import Picture, alternative
+from mpadam.exhibits.kit.words import seeds_text
 from mpadam.exhibits.source import Source
 
 NAME = "ablations"
@@ -40,12 +41,11 @@ def make(source: Source) -> Picture:
     found = ablations(source.collected)
     own = [ablation for ablation in found if ablation.entry == METHOD]
     shown = max(own, key=lambda ablation: len(ablation.axes), default=None)
-    with drawing():
-        if shown is None:
-            figure, axes = kit.panels(1, columns=1, height=1.5)
-            kit.say(axes[0], "no ablation is asked for")
-        else:
-            figure = _draw(shown, _reference(source.collected, shown))
+    if shown is None:
+        figure, axes = kit.panels(1, columns=1, height=1.5)
+        kit.say(axes[0], "no ablation is asked for")
+    else:
+        figure = _draw(shown, _reference(source.collected, shown))
     names = [axis for axis in shown.axes if axis != FORM] if shown else []
     drawn = _cells(shown) if shown else []
     values = f"{sum(cell.perplexity is not None for cell in drawn)} of {len(drawn)} points have a value"
@@ -102,10 +102,11 @@ def _levels(axes: Axes, axis: str, levels: Sequence[Level]) -> None:
 
 def _forms(axes: Axes, shown: Ablation) -> None:
     """Forms from above to below, the base first, with the text of their cell beside the point."""
-    by_entry = {level.cell.key.optimizer: level.cell for level in shown.axes[FORM] if level.cell}
-    found = {METHOD: shown.base, **{entry: by_entry[entry] for entry in optimizer_styles(by_entry)}}
+    forms = {level.cell.key.optimizer: level.cell for level in shown.axes[FORM]}
+    found = {METHOD: shown.base, **{entry: forms[entry] for entry in optimizer_styles(forms)}}
     styles = optimizer_styles(found)
-    frame = _frame(list(found.values())).assign(optimizer=list(found))
+    frame = _frame([cell for cell in found.values() if cell])
+    frame = frame.assign(at=frame["optimizer"].map(list(found).index))
     if frame["mean"].notna().any():
         drawn = kit.plot(frame, y="at", x="mean", color="optimizer", marker="optimizer").add(so.Dot(), legend=False)
         drawn = drawn.add(so.Range(), xmin="low", xmax="high", orient="y", legend=False)
@@ -121,21 +122,16 @@ def _forms(axes: Axes, shown: Ablation) -> None:
     axes.grid(visible=False, axis="y")
 
 
-def _frame(found: Sequence[Cell | None]) -> pd.DataFrame:
+def _frame(found: Sequence[Cell]) -> pd.DataFrame:
     """at, mean, low, high: a row per cell, with the ends of a bar of one standard deviation."""
-    estimates = [cell.perplexity if cell else None for cell in found]
-    means = [one.mean if one else None for one in estimates]
-    spreads = [one.sd if one else None for one in estimates]
-    frame = pd.DataFrame({"at": range(len(found)), "mean": means, "sd": spreads}).astype("float64")
-    return frame.assign(low=frame["mean"] - frame["sd"], high=frame["mean"] + frame["sd"])
+    return with_bars(cells_frame(found)).assign(at=range(len(found)))
 
 
-def _lost(axes: Axes, at: int, cell: Cell | None) -> None:
+def _lost(axes: Axes, at: int, cell: Cell) -> None:
     """A cross for a diverged run, a question mark where there is no result yet."""
-    if cell is None or cell.perplexity is None:
-        mark = "x" if cell is not None and cell.diverged else "$?$"
-        place = axes.get_xaxis_transform()
-        axes.plot(at, 0.94, transform=place, marker=mark, color=_METHOD.colour, markersize=6)
+    if cell.perplexity is None:
+        mark = "x" if cell.diverged else "$?$"
+        axes.plot(at, 0.94, transform=axes.get_xaxis_transform(), marker=mark, color=_METHOD.colour, markersize=6)
 
 
 def _lines(draw: Any, shown: Ablation, reference: Cell | None) -> None:
@@ -146,7 +142,7 @@ def _lines(draw: Any, shown: Ablation, reference: Cell | None) -> None:
 
 
 def _cells(shown: Ablation) -> list[Cell]:
-    return [level.cell for levels in shown.axes.values() for level in levels if level.cell is not None]
+    return [level.cell for levels in shown.axes.values() for level in levels]
 
 
 def _entries(shown: Ablation, reference: Cell | None) -> list[Line2D]:

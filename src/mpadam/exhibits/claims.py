@@ -43,7 +43,7 @@ def make(source: Source) -> Table:
         header=HEADER,
         rows=tuple(_row(claim, cell) for claim in claims["claims"] for cell in claim["cells"]),
         headings=3,
-        data=pd.DataFrame([_tidy(claim, cell) for claim in claims["claims"] for cell in claim["cells"]]),
+        data=pd.DataFrame([tidy(claim, cell) for claim in claims["claims"] for cell in claim["cells"]]),
         notes=_notes(claims),
     )
 
@@ -73,8 +73,8 @@ def _flags(cell: Record) -> str:
     return "; ".join([*lost, *cell["flags"]])
 
 
-def _tidy(claim: Record, cell: Record) -> Record:
-    """The cell with a column per number; a cell with a diverged run has no mean."""
+def tidy(claim: Record, cell: Record) -> Record:
+    """The cell with a column per number; a cell with a diverged run has no mean. The figure is drawn from it too."""
     sweep, paper = cell["sweep"] or {}, cell["paper"] or {}
     known = {} if cell["diverged"] else cell
     low, high = known.get("interval_95") or (None, None)

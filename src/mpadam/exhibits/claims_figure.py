@@ -16,9 +16,10 @@ from matplotlib.figure import Figure
 from mpadam.analysis.cells import cell_of
 from mpadam.analysis.style import BLACK, GREY, optimizer_styles
 from mpadam.claims.verdicts import CONTRADICTED, INCONCLUSIVE, SUPPORTED
+from mpadam.exhibits.claims import tidy
 from mpadam.exhibits.kit import panels as kit
-from mpadam.exhibits.kit.pictures import WIDTH, Picture, drawing
-from mpadam.exhibits.kit.words import alternative, counts_text
+from mpadam.exhibits.kit.pictures import WIDTH, Picture, alternative
+from mpadam.exhibits.kit.words import counts_text
 from mpadam.exhibits.source import Source
 
 NAME = "claims"
@@ -43,14 +44,13 @@ def make(source: Source) -> Picture:
     claims = source.record(NEEDS)
     shown = [claim for claim in claims["claims"] if claim["unit"].startswith(UNIT) and claim["cells"]]
     frame = cells_shown(shown)
-    with drawing():
-        figure, axes = _places([len(claim["cells"]) for claim in shown] or [3])
-        for ax, claim in zip(axes, shown, strict=False):
-            _draw(ax, claim, frame[frame["claim"] == claim["id"]].reset_index(drop=True))
-        if not shown:
-            kit.say(axes[0], "no cell of a claim")
-        axes[-1].set_xlabel("difference in ln perplexity; to the right: in favour of what is named first")
-        _legend(figure)
+    figure, axes = _places([len(claim["cells"]) for claim in shown] or [3])
+    for ax, claim in zip(axes, shown, strict=False):
+        _draw(ax, claim, frame[frame["claim"] == claim["id"]].reset_index(drop=True))
+    if not shown:
+        kit.say(axes[0], "no cell of a claim")
+    axes[-1].set_xlabel("difference in ln perplexity; to the right: in favour of what is named first")
+    _legend(figure)
     told = [f"{claim['id']} {claim['verdict']}" for claim in shown]
     alt = alternative("Forest plot of differences in ln perplexity with intervals", told, "The table of claims")
     return Picture(NAME, TITLE, figure, _caption(claims, frame), alt, frame[_COLUMNS])
@@ -58,21 +58,13 @@ def make(source: Source) -> Picture:
 
 def cells_shown(shown: Sequence[Record]) -> pd.DataFrame:
     """A row per line of the plot; a cell with a diverged run has no numbers."""
-    rows = []
-    scales = {(cell["model"], cell["budget"]) for claim in shown for cell in claim["cells"]}
-    for claim in shown:
-        for cell in claim["cells"]:
-            known = {} if cell["diverged"] else cell
-            low, high = known.get("interval_95") or (None, None)
-            family_low, family_high = known.get("interval_family") or (None, None)
-            names = (claim["id"], cell["contrast"], cell["where"], cell["n"])
-            numbers = (known.get("mean"), low, high, family_low, family_high)
-            runs = cell_of(cell["cell"])
-            place = cell["regime"] if len(scales) == 1 and cell["regime"] else cell["where"]
-            look = (runs.optimizer if runs else "", bool(cell["diverged"]), place)
-            rows.append((*names, *numbers, cell["verdict"], *look))
-    frame = pd.DataFrame(rows, columns=[*_COLUMNS, "optimizer", "diverged", "place"])
-    return frame.astype(dict.fromkeys(("mean", "low", "high", "family_low", "family_high"), "float64"))
+    pairs = [(claim, cell) for claim in shown for cell in claim["cells"]]
+    scales = {(cell["model"], cell["budget"]) for _, cell in pairs}
+    frame = pd.DataFrame([tidy(claim, cell) for claim, cell in pairs], columns=[*_COLUMNS, "diverged", "regime"])
+    runs = [cell_of(cell["cell"]) for _, cell in pairs]
+    alone = frame["regime"].where(frame["regime"].ne("") & (len(scales) == 1), frame["where"])
+    numbers = dict.fromkeys(("mean", "low", "high", "family_low", "family_high"), "float64")
+    return frame.astype(numbers).assign(optimizer=[one.optimizer if one else "" for one in runs], place=alone)
 
 
 def _places(lines: Sequence[int]) -> tuple[Figure, list[Axes]]:

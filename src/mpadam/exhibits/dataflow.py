@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from mpadam.analysis.style import optimizer_styles
 from mpadam.exhibits.kit.diagram import FILLS, arrow, bits_of, box, canvas, note, precision_key
-from mpadam.exhibits.kit.pictures import Picture, drawing
+from mpadam.exhibits.kit.pictures import Picture
 from mpadam.exhibits.source import Source
 
 NAME = "{figure}"
@@ -48,16 +48,15 @@ def make(source: Source, figure: str) -> Picture:
 
 def dataflow_picture(name: str, regime: str, trace: Trace) -> Picture:
     """Figure `name`: what the step of a regime such as "fp8-fp8" used."""
-    with drawing():
-        figure, axes = canvas(WIDTH, HEIGHT)
-        for x, title in ((_LEFT, "in"), (_CAST, "as multiplied"), (_OPERATION, "operation"), (_RIGHT, "out")):
-            note(axes, (x, HEIGHT - 0.35), title, bold=True)
-        used = set()
-        for kind, y in _ROWS.items():
-            used |= _product_row(axes, y, kind, trace["products"][kind], trace)
-        used |= _update_rows(axes, trace)
-        precision_key(axes, (0.25, 0.25), used)
-        note(axes, (4.2, 0.25), _outside(trace), ha="left")
+    figure, axes = canvas(WIDTH, HEIGHT)
+    for x, title in ((_LEFT, "in"), (_CAST, "as multiplied"), (_OPERATION, "operation"), (_RIGHT, "out")):
+        note(axes, (x, HEIGHT - 0.35), title, bold=True)
+    used = set()
+    for kind, y in _ROWS.items():
+        used |= _product_row(axes, y, kind, trace["products"][kind], trace)
+    used |= _update_rows(axes, trace)
+    precision_key(axes, (0.25, 0.25), used)
+    note(axes, (4.2, 0.25), _outside(trace), ha="left")
     number = name.removeprefix("figure")
     return Picture(
         name,

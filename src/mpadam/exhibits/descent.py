@@ -11,8 +11,7 @@ from mpadam.analysis.entries import MAIN
 from mpadam.analysis.probes import Looks
 from mpadam.analysis.style import Dash, OptimizerStyle, optimizer_styles, regime_styles
 from mpadam.exhibits.kit import panels as kit
-from mpadam.exhibits.kit.pictures import Picture, drawing
-from mpadam.exhibits.kit.words import alternative
+from mpadam.exhibits.kit.pictures import Picture, alternative
 from mpadam.exhibits.source import Source
 
 NAME = "descent"
@@ -53,32 +52,25 @@ def make(source: Source) -> Picture:
     means = descent_means(source.looks)
     optimizers = optimizer_styles(means["optimizer"].tolist())
     regimes = regime_styles(means["regime"].tolist())
-    columns = min(COLUMNS, max(1, len(regimes)))
-    blocks = max(1, -(-len(regimes) // columns))
-    with drawing():
-        figure = kit.page(blocks * sum(HEIGHTS) + 0.4)
-        grid = figure.subplots(2 * blocks, columns, squeeze=False, sharey="row", height_ratios=HEIGHTS * blocks)
-        for spare in range(max(1, len(regimes)), blocks * columns):
-            grid[-2, spare % columns].remove()
-            grid[-1, spare % columns].remove()
-        for index, (name, style) in enumerate(regimes.items()):
-            row, column = divmod(index, columns)
-            above, below = grid[2 * row, column], grid[2 * row + 1, column]
-            own = means[means["regime"] == name]
-            _lines(above, own[own["quantity"] == "cosine"], optimizers)
-            _lines(below, own[own["quantity"] == "loss_fell"], optimizers)
-            above.set(title=style.label, xticklabels=[], ylabel="" if column else "cosine")
-            below.set(xlabel="share of training", ylabel="" if column else "loss fell")
-            for axes in (above, below):
-                axes.tick_params(labelleft=not column)
-        if not regimes:
-            kit.say(grid[0, 0], "no probe yet")
-            grid[1, 0].remove()
-        branches = [
-            kit.line(label, linestyle=BRANCHES[branch])
-            for branch, label in (("additive", r"$\cos(-g,\ u_a)$"), ("ln", r"$\cos(-g_e,\ z)$"))
-        ]
-        kit.legend(figure, {"optimizer": kit.optimizer_lines(optimizers), "branch": branches})
+    figure, pairs = kit.pairs(len(regimes), columns=COLUMNS, heights=HEIGHTS, room=0.4, sharey="row")
+    for place, ((above, below), (name, style)) in enumerate(zip(pairs, regimes.items(), strict=False)):
+        inside = place % COLUMNS > 0
+        own = means[means["regime"] == name]
+        _lines(above, own[own["quantity"] == "cosine"], optimizers)
+        _lines(below, own[own["quantity"] == "loss_fell"], optimizers)
+        above.set(title=style.label, xticklabels=[], ylabel="" if inside else "cosine")
+        below.set(xlabel="share of training", ylabel="" if inside else "loss fell")
+        for axes in (above, below):
+            axes.tick_params(labelleft=not inside)
+    if not regimes:
+        ((above, below),) = pairs
+        kit.say(above, "no probe yet")
+        below.remove()
+    branches = [
+        kit.line(label, linestyle=BRANCHES[branch])
+        for branch, label in (("additive", r"$\cos(-g,\ u_a)$"), ("ln", r"$\cos(-g_e,\ z)$"))
+    ]
+    kit.legend(figure, {"optimizer": kit.optimizer_lines(optimizers), "branch": branches})
     what = "Cosines between update and negative gradient over training, and the share of probes at which the loss fell"
     return Picture(NAME, TITLE, figure, _CAPTION, alternative(what, regimes, "The CSV file next to the figure"), means)
 

@@ -19,8 +19,7 @@ from mpadam.analysis.style import OPTIMIZERS, SKY, Dash
 from mpadam.analysis.texts import number_text
 from mpadam.exhibits.kit import lines
 from mpadam.exhibits.kit import panels as kit
-from mpadam.exhibits.kit.pictures import Picture, drawing
-from mpadam.exhibits.kit.words import alternative
+from mpadam.exhibits.kit.pictures import Picture, alternative
 from mpadam.exhibits.source import Source
 
 NAME = "figure1"
@@ -58,20 +57,19 @@ def make(source: Source) -> Picture:
     found = source.numbers(f"{NEEDS}/survival.csv")
     found = found.assign(name=found["optimizer"] + " " + found["part"])
     formats = list(dict.fromkeys(found["format"]))
-    with drawing():
-        figure = kit.page(sum(HEIGHTS))
-        grid = figure.subplots(2, len(formats), sharey="row", squeeze=False, height_ratios=HEIGHTS)
-        for (above, below), fmt in zip(grid.T, formats, strict=True):
-            own = found[found["format"] == fmt]
-            _sizes(above, own)
-            _shares(below, own)
-            above.set(title=fmt, ylabel="")
-            below.set(xlabel="|w|", ylabel="")
-            for axes in (above, below):
-                axes.tick_params(labelleft=fmt == formats[0])
-        grid[0, 0].set_ylabel("|step| before rounding")
-        grid[1, 0].set_yticks([row + 0.5 for row in range(len(PARTS))], list(PARTS.values()))
-        kit.legend(figure, _legend())
+    figure = kit.page(sum(HEIGHTS))
+    grid = figure.subplots(2, len(formats), sharey="row", squeeze=False, height_ratios=HEIGHTS)
+    for (above, below), fmt in zip(grid.T, formats, strict=True):
+        own = found[found["format"] == fmt]
+        _sizes(above, own)
+        _shares(below, own)
+        above.set(title=fmt, ylabel="")
+        below.set(xlabel="|w|", ylabel="")
+        for axes in (above, below):
+            axes.tick_params(labelleft=fmt == formats[0])
+    grid[0, 0].set_ylabel("|step| before rounding")
+    grid[1, 0].set_yticks([row + 0.5 for row in range(len(PARTS))], list(PARTS.values()))
+    kit.legend(figure, _legend())
     alt = alternative("Step sizes over what rounding loses, and shares that survive", formats, "The file survival.csv")
     return Picture(NAME, TITLE, figure, _caption(options), alt)
 

@@ -5,12 +5,14 @@ grid below them is e5m2's own.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from matplotlib.axes import Axes
 
 from mpadam.analysis.style import BLUE, VERMILLION
-from mpadam.exhibits.kit.diagram import EDGE, FILLS, arrow, box, canvas, note
-from mpadam.exhibits.kit.pictures import Picture, drawing
+from mpadam.exhibits.kit.diagram import EDGE, FILLS, Point, arrow, box, canvas, note
+from mpadam.exhibits.kit.pictures import Picture
 from mpadam.exhibits.source import Source
 from mpadam.numerics.grids import E5M2, decode_table, round_to_grid
 
@@ -29,41 +31,57 @@ WEIGHTS = (0.0, 0.4375, 3.5)
 
 def make(_: Source) -> Picture:
     """The diagram; it depends on nothing but the code."""
-    with drawing():
-        figure, axes = canvas(WIDTH, HEIGHT)
-        _flow(axes)
-        _number_lines(axes)
+    figure, axes = canvas(WIDTH, HEIGHT)
+    _flow(axes)
+    _number_lines(axes)
     return Picture(NAME, TITLE, figure, _CAPTION, _ALT)
+
+
+#: centre, text, and what `box` is told besides
+_BOXES: tuple[tuple[Point, str, dict[str, Any]], ...] = (
+    ((0.95, MIDDLE), "stored weight\nbf16, FP8 or NVFP4", {"width": 1.5, "height": 0.6, "fill": FILLS[8]}),
+    ((2.95, TOP), r"$g = \nabla_w L$", {"width": 1.5, "fill": ADDITIVE}),
+    ((2.95, LOW), r"$g_e = \ln 2 \cdot w \cdot g$", {"width": 1.5, "fill": MULTIPLICATIVE}),
+    ((5.15, TOP), r"$u_a = -\eta_a\ \hat m\ /\ (\sqrt{\hat v} + \epsilon)$", {"width": 2.1, "fill": ADDITIVE}),
+    ((5.15, LOW), r"$r = -\eta_m\ g_e\ /\ (\sqrt{\hat v_e} + \epsilon)$", {"width": 2.1, "fill": MULTIPLICATIVE}),
+    ((7.35, LOW), r"$u_m = \mathrm{clip}(r / \rho)$", {"width": 1.6, "fill": MULTIPLICATIVE}),
+    ((7.35, MIDDLE), r"$w + w\,u_m + u_a - \mathrm{decay}$", {"width": 2.0, "height": 0.55, "round_": True}),
+    (
+        (9.4, MIDDLE),
+        "write back\nnearest, stochastic\nor Kahan",
+        {"width": 1.55, "height": 0.75, "round_": True, "size": 8.5},
+    ),
+)
+_NOTES: tuple[tuple[Point, str, dict[str, Any]], ...] = (
+    ((2.33, MIDDLE), "decode,\nforward,\nbackward", {}),
+    ((5.15, TOP + 0.42), "additive branch, states m and v", {"bold": True}),
+    ((5.15, LOW - 0.42), r"multiplicative branch, state $\mathbf{v_e}$", {"bold": True}),
+    ((7.35, LOW - 0.52), "$\\rho$: |w|, RMS of the\ntensor, or none", {}),
+    ((6.28, MIDDLE), "fp32", {"ha": "right"}),
+)
+_ARROWS: tuple[tuple[Point, Point, dict[str, Any]], ...] = (
+    ((1.7, MIDDLE + 0.1), (2.2, TOP - 0.12), {}),
+    ((1.7, MIDDLE - 0.1), (2.2, LOW + 0.12), {}),
+    ((2.95, TOP - 0.25), (2.95, LOW + 0.25), {"dash": ":"}),
+    ((3.7, TOP), (4.1, TOP), {}),
+    ((3.7, LOW), (4.1, LOW), {}),
+    ((6.2, LOW), (6.55, LOW), {}),
+    ((6.2, TOP), (7.0, MIDDLE + 0.275), {"bend": "angle,angleA=0,angleB=90,rad=4"}),
+    ((7.35, LOW + 0.25), (7.35, MIDDLE - 0.275), {}),
+    ((8.35, MIDDLE), (8.62, MIDDLE), {}),
+    ((0.95, RETURN), (0.95, MIDDLE + 0.3), {}),
+)
 
 
 def _flow(axes: Axes) -> None:
     """Stored weight -> two gradients -> two branches -> sum -> rounding -> stored weight."""
-    box(axes, (0.95, MIDDLE), "stored weight\nbf16, FP8 or NVFP4", width=1.5, height=0.6, fill=FILLS[8])
-    note(axes, (2.33, MIDDLE), "decode,\nforward,\nbackward")
-    box(axes, (2.95, TOP), r"$g = \nabla_w L$", width=1.5, fill=ADDITIVE)
-    box(axes, (2.95, LOW), r"$g_e = \ln 2 \cdot w \cdot g$", width=1.5, fill=MULTIPLICATIVE)
-    arrow(axes, (1.7, MIDDLE + 0.1), (2.2, TOP - 0.12))
-    arrow(axes, (1.7, MIDDLE - 0.1), (2.2, LOW + 0.12))
-    arrow(axes, (2.95, TOP - 0.25), (2.95, LOW + 0.25), dash=":")
-    box(axes, (5.15, TOP), r"$u_a = -\eta_a\ \hat m\ /\ (\sqrt{\hat v} + \epsilon)$", width=2.1, fill=ADDITIVE)
-    box(axes, (5.15, LOW), r"$r = -\eta_m\ g_e\ /\ (\sqrt{\hat v_e} + \epsilon)$", width=2.1, fill=MULTIPLICATIVE)
-    note(axes, (5.15, TOP + 0.42), "additive branch, states m and v", bold=True)
-    note(axes, (5.15, LOW - 0.42), r"multiplicative branch, state $\mathbf{v_e}$", bold=True)
-    box(axes, (7.35, LOW), r"$u_m = \mathrm{clip}(r / \rho)$", width=1.6, fill=MULTIPLICATIVE)
-    note(axes, (7.35, LOW - 0.52), "$\\rho$: |w|, RMS of the\ntensor, or none")
-    for x in (3.7, 6.2):
-        arrow(axes, (x, LOW), (x + (0.4 if x < 4 else 0.35), LOW))
-    arrow(axes, (3.7, TOP), (4.1, TOP))
-    box(axes, (7.35, MIDDLE), r"$w + w\,u_m + u_a - \mathrm{decay}$", width=2.0, height=0.55, round_=True)
-    note(axes, (6.28, MIDDLE), "fp32", ha="right")
-    arrow(axes, (6.2, TOP), (7.0, MIDDLE + 0.275), bend="angle,angleA=0,angleB=90,rad=4")
-    arrow(axes, (7.35, LOW + 0.25), (7.35, MIDDLE - 0.275))
-    box(
-        axes, (9.4, MIDDLE), "write back\nnearest, stochastic\nor Kahan", width=1.55, height=0.75, round_=True, size=8.5
-    )
-    arrow(axes, (8.35, MIDDLE), (8.62, MIDDLE))
+    for centre, text, about in _BOXES:
+        box(axes, centre, text, **about)
+    for at, text, about in _NOTES:
+        note(axes, at, text, **about)
+    for start, end, about in _ARROWS:
+        arrow(axes, start, end, **about)
     axes.plot([9.4, 9.4, 0.95], [MIDDLE + 0.375, RETURN, RETURN], color=EDGE, linewidth=1.0)
-    arrow(axes, (0.95, RETURN), (0.95, MIDDLE + 0.3))
 
 
 def _number_lines(axes: Axes) -> None:

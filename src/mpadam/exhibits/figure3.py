@@ -13,8 +13,7 @@ import seaborn.objects as so
 
 from mpadam.exhibits.kit import lines
 from mpadam.exhibits.kit import panels as kit
-from mpadam.exhibits.kit.pictures import Picture, drawing
-from mpadam.exhibits.kit.words import alternative
+from mpadam.exhibits.kit.pictures import Picture, alternative
 from mpadam.exhibits.source import Source
 
 NAME = "figure3"
@@ -35,19 +34,18 @@ def make(source: Source) -> Picture:
     found = over_seeds(curves, ["task", "method", "update"])
     methods, tasks = list(dict.fromkeys(found["method"])), list(dict.fromkeys(found["task"]))
     updates = sorted(set(found["update"]))
-    with drawing():
-        figure, panels = kit.panels(len(tasks), columns=2, height=2.9, sharex=True, sharey=True)
-        for number, (task, axes) in enumerate(zip(tasks, panels, strict=True)):
-            own = found[found["task"] == task]
-            drawn = kit.plot(own, x="update", y="mean", color="method").add(BAND, ymin="low", ymax="high", legend=False)
-            drawn = drawn.add(so.Path(), linestyle="method", linewidth="method", alpha="method", legend=False)
-            marked = _marked(own, methods, updates)
-            drawn = drawn.add(so.Dot(pointsize=4.5), data=marked, marker="method", legend=False)
-            kit.draw(drawn.scale(**lines.scales(methods)), axes)
-            axes.set(title=f"({'abcd'[number]}) {task}", xlabel="updates" if number > 1 else "")
-            axes.set(yscale="log", ylim=error_limits(found), ylabel="" if number % 2 else "relative error")
-            axes.tick_params(labelleft=number % 2 == 0, labelbottom=number > 1)
-        kit.legend(figure, {f"bf16 weights,\nn = {options['seeds']} seeds": lines.entries(methods)})
+    figure, panels = kit.panels(len(tasks), columns=2, height=2.9, sharex=True, sharey=True)
+    for number, (task, axes) in enumerate(zip(tasks, panels, strict=True)):
+        own = found[found["task"] == task]
+        drawn = kit.plot(own, x="update", y="mean", color="method").add(BAND, ymin="low", ymax="high", legend=False)
+        drawn = drawn.add(so.Path(), linestyle="method", linewidth="method", alpha="method", legend=False)
+        marked = _marked(own, methods, updates)
+        drawn = drawn.add(so.Dot(pointsize=4.5), data=marked, marker="method", legend=False)
+        kit.draw(drawn.scale(**lines.scales(methods)), axes)
+        axes.set(title=f"({'abcd'[number]}) {task}", xlabel="updates" if number > 1 else "")
+        axes.set(yscale="log", ylim=error_limits(found), ylabel="" if number % 2 else "relative error")
+        axes.tick_params(labelleft=number % 2 == 0, labelbottom=number > 1)
+    kit.legend(figure, {f"bf16 weights,\nn = {options['seeds']} seeds": lines.entries(methods)})
     alt = alternative("Relative error of seven methods against updates", tasks, "The table of the matrix fitting")
     return Picture(NAME, TITLE, figure, _caption(options), alt)
 

@@ -13,8 +13,7 @@ from matplotlib.axes import Axes
 from mpadam.exhibits.figure3 import BAND, SINGLE, TOP, error_limits, over_seeds
 from mpadam.exhibits.kit import lines
 from mpadam.exhibits.kit import panels as kit
-from mpadam.exhibits.kit.pictures import Picture, drawing
-from mpadam.exhibits.kit.words import alternative
+from mpadam.exhibits.kit.pictures import Picture, alternative
 from mpadam.exhibits.source import Source
 
 NAME = "figure5"
@@ -41,22 +40,21 @@ def make(source: Source) -> Picture:
     chosen = _chosen(kept["choices"])
     tasks = list(dict.fromkeys(errors["task"]))
     methods = list(dict.fromkeys(errors["method"]))
-    with drawing():
-        figure = kit.page(HEIGHT)
-        grid = figure.subplots(len(_ROWS), len(tasks), sharex="row", sharey=True)
-        for row, (rate, label, single) in zip(grid, _ROWS, strict=True):
-            for task, axes in zip(tasks, row, strict=True):
-                found = errors[(errors["task"] == task) & (errors["method"].isin(SINGLE) == single)]
-                _draw(axes, _along(found, chosen, rate), rate, methods)
-                axes.set(xscale="log", yscale="log", ylim=error_limits(errors), xlabel=label, ylabel="")
-                axes.tick_params(labelleft=axes is row[0])
-            row[0].set_ylabel("final relative error")
-        for letter, task, axes in zip("abcd", tasks, grid[0], strict=True):
-            axes.set_title(f"({letter}) {task}")
-        beyond = kit.diverged_entry(f"error above {TOP:g},\nor infinite") if (~(errors["mean"] <= TOP)).any() else []
-        marks = [kit.line("chosen rate", **kit.CIRCLE), *beyond]
-        heading = f"bf16 weights,\nn = {kept['options']['seeds']} seeds"
-        kit.legend(figure, {heading: [*lines.entries(methods), *marks]})
+    figure = kit.page(HEIGHT)
+    grid = figure.subplots(len(_ROWS), len(tasks), sharex="row", sharey=True)
+    for row, (rate, label, single) in zip(grid, _ROWS, strict=True):
+        for task, axes in zip(tasks, row, strict=True):
+            found = errors[(errors["task"] == task) & (errors["method"].isin(SINGLE) == single)]
+            _draw(axes, _along(found, chosen, rate), rate, methods)
+            axes.set(xscale="log", yscale="log", ylim=error_limits(errors), xlabel=label, ylabel="")
+            axes.tick_params(labelleft=axes is row[0])
+        row[0].set_ylabel("final relative error")
+    for letter, task, axes in zip("abcd", tasks, grid[0], strict=True):
+        axes.set_title(f"({letter}) {task}")
+    beyond = kit.diverged_entry(f"error above {TOP:g},\nor infinite") if (~(errors["mean"] <= TOP)).any() else []
+    marks = [kit.line("chosen rate", **kit.CIRCLE), *beyond]
+    heading = f"bf16 weights,\nn = {kept['options']['seeds']} seeds"
+    kit.legend(figure, {heading: [*lines.entries(methods), *marks]})
     alt = alternative("Final error of seven methods against their rates", tasks, "The table of the matrix fitting")
     return Picture(NAME, TITLE, figure, _caption(kept["options"]), alt)
 

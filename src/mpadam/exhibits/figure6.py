@@ -21,8 +21,7 @@ from mpadam.analysis.entries import METHOD
 from mpadam.analysis.style import OPTIMIZERS, SYMBOLS
 from mpadam.analysis.texts import number_text
 from mpadam.exhibits.kit import panels as kit
-from mpadam.exhibits.kit.pictures import Picture, drawing
-from mpadam.exhibits.kit.words import alternative
+from mpadam.exhibits.kit.pictures import Picture, alternative
 from mpadam.exhibits.source import Source
 from mpadam.study.tuning import trial_loss
 
@@ -59,18 +58,10 @@ def make(source: Source) -> Picture:
     study = source.collected
     found = trials(study)
     models = list(dict.fromkeys(found["model"]))
-    columns = min(MOST_IN_A_ROW, max(1, len(models)))
-    blocks = max(1, -(-len(models) // columns))
-    with drawing():
-        figure = kit.page(blocks * sum(HEIGHTS))
-        grid = figure.subplots(2 * blocks, columns, squeeze=False, height_ratios=HEIGHTS * blocks)
-        for spare in range(max(1, len(models)), blocks * columns):
-            grid[-2, spare % columns].remove()
-            grid[-1, spare % columns].remove()
-        for place, model in enumerate(models or [""]):
-            row, column = divmod(place, columns)
-            _column(grid[2 * row, column], grid[2 * row + 1, column], found[found["model"] == model], model)
-        kit.legend(figure, {REGIME: _entries(found)})
+    figure, pairs = kit.pairs(len(models), columns=MOST_IN_A_ROW, heights=HEIGHTS)
+    for (above, below), model in zip(pairs, models or [""], strict=True):
+        _column(above, below, found[found["model"] == model], model)
+    kit.legend(figure, {REGIME: _entries(found)})
     values = f"{int(found['val_loss'].notna().sum())} trials have a value"
     what = "Validation loss against learning rates, points for AdamW and bars for M+Adam"
     alt = alternative(what, models, "The CSV file next to the figure", shown=values)

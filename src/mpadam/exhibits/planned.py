@@ -28,15 +28,11 @@ class Planned:
 
     def of_view(self, view: str) -> list[Exhibit]:
         """view: "" or "paper/", as Snakemake's wildcard has it."""
-        return self._of_paper if view else self._of_all
+        return self._views[view]
 
     @cached_property
-    def _of_paper(self) -> list[Exhibit]:
-        return exhibits(self.paper, "paper")
-
-    @cached_property
-    def _of_all(self) -> list[Exhibit]:
-        return exhibits(self.all, "")
+    def _views(self) -> dict[str, list[Exhibit]]:
+        return {"": exhibits(self.all, ""), "paper/": exhibits(self.paper, "paper")}
 
     def files(self, wildcards: Any) -> list[str]:
         """All files of all tables and figures of a view."""

@@ -14,14 +14,13 @@ An exhibit is a module of `mpadam.exhibits` with
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from mpadam.imports import parsed
 
 if TYPE_CHECKING:
     from mpadam.exhibits.kit.pictures import Picture
@@ -86,12 +85,9 @@ def find(stem: str) -> Exhibit:
     folder, _, name = stem.partition("/")
     found = [exhibit for exhibit in _found() if exhibit.folder == folder]
     for exhibit in sorted(found, key=_openness):
-        before, brace, rest = exhibit.name.partition("{")
-        axis, _, after = rest.partition("}")
-        if name == exhibit.name:
-            return exhibit
-        if brace and name.startswith(before) and name.endswith(after):
-            return _member(exhibit, axis, name[len(before) : len(name) - len(after)])
+        pattern = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>.+)", re.escape(exhibit.name))
+        if (parts := re.fullmatch(pattern, name)) is not None:
+            return next((_member(exhibit, axis, key) for axis, key in parts.groupdict().items()), exhibit)
     known = ", ".join(f"{exhibit.folder}/{exhibit.name}" for exhibit in _found())
     raise ValueError(f"{stem}: no such table or figure; there are {known}")
 
@@ -121,8 +117,7 @@ def _member(exhibit: Exhibit, axis: str, key: str) -> Exhibit:
         return text.replace(f"{{{axis}}}", key)
 
     checked = {filled(file): columns for file, columns in exhibit.checked.items()}
-    fields = {**vars(exhibit), "name": filled(exhibit.name), "title": filled(exhibit.title), "checked": checked}
-    return Exhibit(**{**fields, "key": key})
+    return replace(exhibit, name=filled(exhibit.name), title=filled(exhibit.title), checked=checked, key=key)
 
 
 def _regimes(config: StudyConfig) -> list[str]:
@@ -144,7 +139,7 @@ def _found() -> list[Exhibit]:
 @cache
 def read_exhibit(path: Path) -> Exhibit | None:
     """The exhibit that a module is; None where it has no NAME. Raises ValueError where something of it lacks."""
-    tree = parsed(path)
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     given = {
         statement.targets[0].id: statement.value
         for statement in tree.body

@@ -8,8 +8,7 @@ import seaborn.objects as so
 from mpadam.analysis.probes import Looks
 from mpadam.analysis.style import BLUE, GREEN, VERMILLION
 from mpadam.exhibits.kit import panels as kit
-from mpadam.exhibits.kit.pictures import Picture, drawing
-from mpadam.exhibits.kit.words import alternative
+from mpadam.exhibits.kit.pictures import Picture, alternative
 from mpadam.exhibits.source import Source
 
 NAME = "staleness"
@@ -45,26 +44,25 @@ def make(source: Source) -> Picture:
         "color": {name: colour for name, (colour, _, _) in STATES.items()},
         "marker": {name: marker for name, (_, marker, _) in STATES.items()},
     }
-    with drawing():
-        figure, (axes,) = kit.panels(1, columns=1, height=3.4)
-        if places:
-            points = _placed(shares, places)
-            drawn = kit.plot(points, x="x", y="share", color="state", marker="state")
-            kit.draw(drawn.add(so.Dot(pointsize=4, alpha=0.7), legend=False).scale(**looks), axes)
-            means = points.groupby(["middle", "state"])["share"].mean().reset_index()
-            for middle, state, mean in means.itertuples(index=False):
-                axes.hlines(mean, middle - 0.1, middle + 0.1, color=STATES[state][0], linewidth=1.5)
-            axes.set(xlim=(-0.5, len(places) - 0.5), ylim=(-0.03, 1.03))
-            kit.fixed_ticks(axes, range(len(places)), names)
-            axes.set(xlabel=r"dtype of the states, and $\beta_2$", ylabel="share of due entries that stay")
-        else:
-            kit.say(axes, "no probe yet")
-        entries = [
-            kit.line(label, color=colour, marker=marker, linestyle="none")
-            for state, (colour, marker, label) in STATES.items()
-            if state in set(shares["state"])
-        ]
-        kit.legend(figure, {"second moment": entries})
+    figure, (axes,) = kit.panels(1, columns=1, height=3.4)
+    if places:
+        points = _placed(shares, places)
+        drawn = kit.plot(points, x="x", y="share", color="state", marker="state")
+        kit.draw(drawn.add(so.Dot(pointsize=4, alpha=0.7), legend=False).scale(**looks), axes)
+        means = points.groupby(["middle", "state"])["share"].mean().reset_index()
+        for middle, state, mean in means.itertuples(index=False):
+            axes.hlines(mean, middle - 0.1, middle + 0.1, color=STATES[state][0], linewidth=1.5)
+        axes.set(xlim=(-0.5, len(places) - 0.5), ylim=(-0.03, 1.03))
+        kit.fixed_ticks(axes, range(len(places)), names)
+        axes.set(xlabel=r"dtype of the states, and $\beta_2$", ylabel="share of due entries that stay")
+    else:
+        kit.say(axes, "no probe yet")
+    entries = [
+        kit.line(label, color=colour, marker=marker, linestyle="none")
+        for state, (colour, marker, label) in STATES.items()
+        if state in set(shares["state"])
+    ]
+    kit.legend(figure, {"second moment": entries})
     alt = alternative(
         "Points of the share of stale entries of the second moments",
         [f"{dtype} at beta2 {beta2:g}" for dtype, beta2 in places],

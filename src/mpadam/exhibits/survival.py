@@ -13,8 +13,7 @@ from mpadam.analysis.entries import is_level
 from mpadam.analysis.probes import Looks
 from mpadam.analysis.style import BLACK, BLUE, VERMILLION, Dash, optimizer_styles
 from mpadam.exhibits.kit import panels as kit
-from mpadam.exhibits.kit.pictures import Picture, drawing
-from mpadam.exhibits.kit.words import alternative
+from mpadam.exhibits.kit.pictures import Picture, alternative
 from mpadam.exhibits.source import Source
 
 NAME = "survival-{regime}"
@@ -60,17 +59,16 @@ def make(source: Source, regime: str) -> Picture:
     levels = set(filter(is_level, shares["optimizer"]))
     shown = shares[~shares["optimizer"].isin(levels) & (shares["intended"] >= FEWEST)]
     styles = optimizer_styles(shown["optimizer"].tolist())
-    with drawing():
-        figure, panels = kit.panels(len(styles), columns=COLUMNS, height=HEIGHT, sharex=True, sharey=True)
-        low, high = _ends(shown)
-        for place, (axes, (name, style)) in enumerate(zip(panels, styles.items(), strict=False)):
-            _panel(axes, shown[shown["optimizer"] == name], low)
-            axes.set(title=style.label, ylabel="" if place % COLUMNS else "share that survives")
-            _binades(axes, low, high, labelled=place + COLUMNS >= len(styles))
-        if not styles:
-            kit.say(panels[0], "no probe yet")
-        lines = [kit.line(label, color=colour, linestyle=dash) for colour, dash, label in BRANCHES.values()]
-        kit.legend(figure, {"": [*lines, kit.patch("share of the weights", color=_WEIGHTS)]})
+    figure, panels = kit.panels(len(styles), columns=COLUMNS, height=HEIGHT, sharex=True, sharey=True)
+    low, high = _ends(shown)
+    for place, (axes, (name, style)) in enumerate(zip(panels, styles.items(), strict=False)):
+        _panel(axes, shown[shown["optimizer"] == name], low)
+        axes.set(title=style.label, ylabel="" if place % COLUMNS else "share that survives")
+        _binades(axes, low, high, labelled=place + COLUMNS >= len(styles))
+    if not styles:
+        kit.say(panels[0], "no probe yet")
+    lines = [kit.line(label, color=colour, linestyle=dash) for colour, dash, label in BRANCHES.values()]
+    kit.legend(figure, {"": [*lines, kit.patch("share of the weights", color=_WEIGHTS)]})
     labels = [style.label for style in styles.values()]
     alt = alternative(f"Share of surviving updates against |w| in {regime}", labels, "The CSV file next to the figure")
     return Picture(NAME.format(regime=regime), TITLE.format(regime=regime), figure, _caption(regime), alt, shares)

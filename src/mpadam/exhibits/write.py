@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mpadam.exhibits.kit.pictures import Picture, write_picture
+from mpadam.exhibits.kit.pictures import Picture, drawing, write_picture
 from mpadam.exhibits.kit.render import write_table
 from mpadam.exhibits.kit.table import Table
 from mpadam.exhibits.registry import Exhibit
@@ -15,7 +15,8 @@ def write(wanted: Iterable[Exhibit], source: Source) -> list[Table | Picture]:
     """Make these exhibits and write their files into the folder of the source."""
     made = []
     for exhibit in wanted:
-        one = exhibit.make(source)
+        with drawing():
+            one = exhibit.make(source)
         folder = source.folder / exhibit.folder
         write_table(one, folder) if isinstance(one, Table) else write_picture(one, folder)
         made.append(one)

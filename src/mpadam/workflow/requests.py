@@ -45,8 +45,12 @@ class Workflow:
 
     def view(self, view: str) -> Workflow:
         """The part of the study that a target runs: "" what `all` does, "paper" what `all_paper` does."""
-        grids = [grid for grid in self.config.grids if view or grid.target == "all"]
-        return replace(self, config=self.config.model_copy(update={"grids": grids}))
+        return self._views["paper" if view else ""]
+
+    @cached_property
+    def _views(self) -> dict[str, Workflow]:
+        grids = [grid for grid in self.config.grids if grid.target == "all"]
+        return {"paper": self, "": replace(self, config=self.config.model_copy(update={"grids": grids}))}
 
     def for_paper(self, files: list[str]) -> Callable[[Any], list[str]]:
         """An input function: these files for what `all_paper` makes, none for what `all` makes."""
@@ -58,6 +62,10 @@ class Workflow:
 
     def summaries(self) -> list[str]:
         """The summary of every run of the study."""
+        return list(self._summaries)
+
+    @cached_property
+    def _summaries(self) -> list[str]:
         return [str(self.paths.run(key) / "summary.json") for key in run_keys(self.config)]
 
     def summaries_of_view(self, wildcards: Any) -> list[str]:
@@ -68,6 +76,10 @@ class Workflow:
 
     def selections(self) -> list[str]:
         """The selected values of every tuning that searches."""
+        return list(self._selections)
+
+    @cached_property
+    def _selections(self) -> list[str]:
         return [str(self.paths.selected(key)) for key in self.tunings()]
 
     def searches(self, key: TuningKey) -> bool:
@@ -147,9 +159,13 @@ class Workflow:
 
     def shard_inputs(self, wildcards: Any) -> list[str]:
         """What a shard is tokenized with: the tokenizer, its own text, and the validation documents to leave out."""
-        validation = [name for name, shard in self._shards.items() if shard.split == "validation"]
-        held_out = validation if self._shards[wildcards.shard].split == "train" else []
-        return [self._origin(), *self._receipts(wildcards.shard), *map(self._shard_manifest, held_out)]
+        held_out = self._held_out if self._shards[wildcards.shard].split == "train" else []
+        return [self._origin(), *self._receipts(wildcards.shard), *held_out]
+
+    @cached_property
+    def _held_out(self) -> list[str]:
+        """The manifests of the shards of validation text."""
+        return [self._shard_manifest(name) for name, shard in self._shards.items() if shard.split == "validation"]
 
     def tokenizer_receipt(self) -> str:
         """Where the receipt of a fetched tokenizer is; a name that no rule asks for where none is fetched."""
@@ -224,12 +240,24 @@ class Workflow:
         trainings = [*runs(self.config), *trials(self.config)]
         return {str(each.folder(self.paths) / "summary.json"): model.seconds(each) for each in trainings}
 
-    def measuring_resources(self, kind: str) -> dict[str, Any]:
-        """What a measurement asks for: one GPU of the study's kind, where optimizer steps are timed on one."""
-        on_gpu = kind == "step-time" and self.config.measure.step_time.device == "cuda"
-        model = self.config.cluster.gpu_model
-        gpu = {"gpu": 1, "nodes": 1} | ({"gpu_model": model} if model else {}) if on_gpu else {}
-        return {"mem_mb": 16_000 if on_gpu else 4000, "runtime": 60, **gpu, **site_resources(self.config, gpu=on_gpu)}
+    def measuring_threads(self, wildcards: Any) -> int:
+        return self.config.measure.step_time.threads if wildcards.kind == "step-time" else 1
+
+    def measuring_resources(self) -> dict[str, Any]:
+        """What a measurement asks for: one GPU of the study's kind, where optimizer steps are timed on one.
+
+        Functions of wildcards; Snakemake leaves out what is None.
+        """
+
+        def asked(name: str) -> Callable[[Any], Any]:
+            return lambda wildcards: (timed if wildcards.kind == "step-time" else other).get(name)
+
+        other = {"mem_mb": 4000, "runtime": 60, **self.site_resources()}
+        timed = other
+        if self.config.measure.step_time.device == "cuda":
+            gpu = {"mem_mb": 16_000, "gpu": 1, "nodes": 1, "gpu_model": self.config.cluster.gpu_model}
+            timed = {**other, **gpu, **site_resources(self.config, gpu=True)}
+        return {name: asked(name) for name in timed}
 
     def site_resources(self) -> dict[str, Any]:
         """Account, partition and the like of a job that needs no GPU."""
@@ -292,7 +320,7 @@ class Workflow:
         return [canonical_json(run_request(self.config, key)) for key in keys]
 
     def trial_text(self, wildcards: Any) -> str:
-        return self.trial_texts(_tuning_key(wildcards))[int(wildcards.trial)]
+        return canonical_json(trial_request(self.config, _tuning_key(wildcards), int(wildcards.trial)))
 
     def trial_texts(self, key: TuningKey) -> list[str]:
         trials = range(len(trial_values(self.config, key.optimizer)))

@@ -12,6 +12,7 @@ slurm_account -A, slurm_partition -p, constraint -C, qos --qos; threads (of the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from mpadam.plan.model import CostModel, gpus, runtime_minutes
@@ -38,11 +39,14 @@ def training_resources(
     key: the run or tuning of a job, from its wildcards. memory_mb: host memory of a model's training, at most.
     """
 
+    memory_of = cache(memory_mb)
+    minutes_of = cache(lambda key, attempt: limited(config, runtime_minutes(config, key, attempt)))
+
     def memory(wildcards: Any, attempt: int) -> int:
-        return grown(memory_mb(key(wildcards).model), attempt)
+        return grown(memory_of(key(wildcards).model), attempt)
 
     def runtime(wildcards: Any, attempt: int) -> int:
-        return limited(config, runtime_minutes(config, key(wildcards), attempt))
+        return minutes_of(key(wildcards), attempt)
 
     def gpu(wildcards: Any) -> int:
         return gpus(config, key(wildcards).model)

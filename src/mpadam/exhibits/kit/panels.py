@@ -36,6 +36,21 @@ def panels(count: int, *, columns: int, height: float, **shared: Any) -> tuple[F
     return figure, grid[: max(1, count)]
 
 
+def pairs(count: int, *, columns: int, heights: tuple[float, float], room: float = 0.0, **shared: Any) -> Any:
+    """A figure with `count` pairs (one at least) of a panel and one below it, at most `columns` next to each other.
+
+    heights: of the two, in inches; room: above them, of the figure. Returns the figure and the pairs.
+    """
+    columns = min(columns, max(1, count))
+    blocks = max(1, -(-count // columns))
+    figure = page(blocks * sum(heights) + room)
+    grid = figure.subplots(2 * blocks, columns, squeeze=False, height_ratios=heights * blocks, **shared)
+    found = [pair for row in range(0, 2 * blocks, 2) for pair in zip(grid[row], grid[row + 1], strict=True)]
+    for spare in (axes for pair in found[max(1, count) :] for axes in pair):
+        spare.remove()
+    return figure, found[: max(1, count)]
+
+
 def plot(data: Any, **variables: Any) -> so.Plot:
     """A seaborn plot in the common theme. Nothing is aggregated: layers get marks alone, no statistics."""
     return so.Plot(data, **variables).theme(THEME)

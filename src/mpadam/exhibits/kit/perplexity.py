@@ -9,11 +9,11 @@ import pandas as pd
 import seaborn.objects as so
 from matplotlib.axes import Axes
 
-from mpadam.analysis.cells import Cell, cells_frame
+from mpadam.analysis.cells import Cell, CellKey, cells_frame
 from mpadam.analysis.style import OptimizerStyle, RegimeStyle, optimizer_styles, regime_styles
 from mpadam.exhibits.kit import panels as kit
-from mpadam.exhibits.kit.pictures import Picture, drawing
-from mpadam.exhibits.kit.words import alternative, lost_text, seeds_text
+from mpadam.exhibits.kit.pictures import Picture, alternative
+from mpadam.exhibits.kit.words import lost_text, seeds_text
 
 COLUMNS, HEIGHT = 3, 2.8
 Optimizers = Mapping[str, OptimizerStyle]
@@ -48,17 +48,16 @@ def perplexity_picture(name: str, title: str, shown: Sequence[Panel]) -> Picture
     found = list({cell.key: cell for panel in shown for cell in panel.cells}.values())
     optimizers = optimizer_styles(cell.key.optimizer for cell in found)
     regimes = regime_styles(cell.key.regime for cell in found)
-    with drawing():
-        figure, axes = kit.panels(len(shown), columns=COLUMNS, height=HEIGHT)
-        for place, (ax, panel) in enumerate(zip(axes, shown, strict=False)):
-            _draw(ax, panel, optimizers, regimes)
-            ax.set(title=panel.title, ylabel="validation perplexity" if place % COLUMNS == 0 else "")
-        groups = {"optimizer": kit.optimizer_lines(optimizers)}
-        if any(not panel.by_regime for panel in shown):
-            groups["weights-compute"] = [kit.line(r.label, linestyle=r.dash) for r in regimes.values()]
-        if any(cell.diverged for cell in found):
-            groups[""] = kit.diverged_entry()
-        kit.legend(figure, groups)
+    figure, axes = kit.panels(len(shown), columns=COLUMNS, height=HEIGHT)
+    for place, (ax, panel) in enumerate(zip(axes, shown, strict=False)):
+        _draw(ax, panel, optimizers, regimes)
+        ax.set(title=panel.title, ylabel="validation perplexity" if place % COLUMNS == 0 else "")
+    groups = {"optimizer": kit.optimizer_lines(optimizers)}
+    if any(not panel.by_regime for panel in shown):
+        groups["weights-compute"] = [kit.line(r.label, linestyle=r.dash) for r in regimes.values()]
+    if any(cell.diverged for cell in found):
+        groups[""] = kit.diverged_entry()
+    kit.legend(figure, groups)
     numbers = "The CSV file next to the figure" if any(panel.by_regime for panel in shown) else "Table 2"
     with_value = f"{sum(cell.perplexity is not None for cell in found)} of {len(found)} points have a value"
     alt = alternative("Validation perplexity", [panel.title for panel in shown], numbers, shown=with_value)
@@ -98,18 +97,23 @@ def _frame(panel: Panel) -> pd.DataFrame:
     lines = panel.lines
     regimes, optimizers = (list(dict.fromkeys(names)) for names in zip(*lines, strict=True))
     step = min(0.06, 0.4 / len(lines))
-    rows = []
-    for cell in sorted(panel.cells, key=lambda cell: cell.key.budget):
-        regime, optimizer, found = cell.key.regime, cell.key.optimizer, cell.perplexity
+
+    def place(key: CellKey) -> float:
         if panel.by_regime:
-            x = regimes.index(regime) + 0.22 * (optimizers.index(optimizer) - (len(optimizers) - 1) / 2)
-        else:
-            x = cell.key.budget * 2.0 ** (step * (lines.index((regime, optimizer)) - (len(lines) - 1) / 2))
-        mean, sd = (found.mean, found.sd) if found else (None, None)
-        low, high = (mean - sd, mean + sd) if mean is not None and sd is not None else (None, None)
-        rows.append((regime, optimizer, x, mean, low, high, bool(cell.diverged)))
-    frame = pd.DataFrame(rows, columns=["regime", "optimizer", "x", "mean", "low", "high", "diverged"])
-    return frame.astype(dict.fromkeys(("mean", "low", "high"), "float64"))
+            aside = optimizers.index(key.optimizer) - (len(optimizers) - 1) / 2
+            return regimes.index(key.regime) + 0.22 * aside
+        aside = lines.index((key.regime, key.optimizer)) - (len(lines) - 1) / 2
+        return key.budget * 2.0 ** (step * aside)
+
+    found = sorted(panel.cells, key=lambda cell: cell.key.budget)
+    frame = with_bars(cells_frame(found))
+    return frame.assign(x=[place(cell.key) for cell in found], diverged=frame["diverged"] > 0)
+
+
+def with_bars(frame: pd.DataFrame) -> pd.DataFrame:
+    """mean, low, high of a frame of cells: means, and the ends of bars of one standard deviation."""
+    mean, sd = (frame[f"val_ppl_{name}"].astype("float64") for name in ("mean", "sd"))
+    return frame.assign(mean=mean, low=mean - sd, high=mean + sd)
 
 
 def _caption(found: Sequence[Cell], shown: Sequence[Panel]) -> str:

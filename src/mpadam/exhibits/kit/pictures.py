@@ -6,7 +6,7 @@ All figures are WIDTH wide and have text of one size, so that they look alike on
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -58,6 +58,13 @@ class Picture:
     caption: str
     alt: str
     data: pd.DataFrame | None = None
+
+
+def alternative(what: str, panels: Iterable[str], numbers: str, *, shown: str = "") -> str:
+    """The text that is read out in place of a figure. numbers: where they stand as well."""
+    names = ", ".join(panels)
+    each = f", one panel for each of {names}" if names else "; nothing to show yet"
+    return f"{what}{each}{f'; {shown}' if shown else ''}. {numbers} holds the same numbers."
 
 
 @contextmanager

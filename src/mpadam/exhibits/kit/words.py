@@ -28,10 +28,3 @@ def lost_text(cells: Iterable[Cell]) -> str:
     lost = [f"{diverged} with a diverged run have a cross and no mean"] if diverged else []
     lost += [f"{missing} have no result yet"] if missing else []
     return f" Of {len(found)} cells, {' and '.join(lost)}." if lost else ""
-
-
-def alternative(what: str, panels: Iterable[str], numbers: str, *, shown: str = "") -> str:
-    """The text that is read out in place of a figure. numbers: where they stand as well."""
-    names = ", ".join(panels)
-    each = f", one panel for each of {names}" if names else "; nothing to show yet"
-    return f"{what}{each}{f'; {shown}' if shown else ''}. {numbers} holds the same numbers."
