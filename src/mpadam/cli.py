@@ -11,6 +11,7 @@ import pkgutil
 import sys
 
 from mpadam import __version__, commands
+from mpadam.arguments import add_command
 from mpadam.exits import EXIT_BAD_INPUT
 from mpadam.inherited import make_own
 
@@ -36,14 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     for module_info in pkgutil.iter_modules(commands.__path__):
         module = importlib.import_module(f"{commands.__name__}.{module_info.name}")
         name = module_info.name.replace("_", "-")
-        subparser = subparsers.add_parser(
-            name,
-            help=module.HELP,
-            description=module.HELP,
-            epilog=f"example:\n  {module.EXAMPLE}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        module.add_arguments(subparser)
+        subparser = add_command(subparsers, name, module.HELP, module.EXAMPLE, module.ARGUMENTS)
         subparser.set_defaults(run=module.run)
     return parser
 

@@ -1,4 +1,4 @@
-"""One module a subcommand: `HELP`, `EXAMPLE`, `add_arguments(parser)` and `run(args) -> exit code`.
+"""One module for each subcommand: `HELP`, `EXAMPLE`, `ARGUMENTS` and `run(args) -> exit code`.
 
 The modules are imported for `mpadam --help`, so everything heavy is imported inside `run`.
 """

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-
-from mpadam.arguments import add_kinds
+from mpadam.arguments import Namespace, kinds
 
 HELP = "make a diagnostic: matrix fitting, capabilities, survival grid, dataflow, overview"
 EXAMPLE = "mpadam diagnose matrix-fitting --options '{\"seeds\": 5}' --out results/smoke"
@@ -19,11 +17,10 @@ MAKES = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_kinds(parser, MAKES, command="diagnose", options="mpadam.study.diagnostics", out="results/<study>")
+ARGUMENTS = [kinds(MAKES, command="diagnose", options="mpadam.study.diagnostics", out="results/<study>")]
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Write <out>/diagnostics/<kind>/ and the figures and tables made of it."""
     from importlib import import_module
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING
+
+from mpadam.arguments import Namespace, argument
 
 if TYPE_CHECKING:
     from mpadam.model.capabilities import Machine
@@ -12,11 +13,10 @@ HELP = "print what this machine can do and which regimes run natively, emulated 
 EXAMPLE = "mpadam doctor --json"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON")
+ARGUMENTS = (argument("--json", action="store_true", help="print JSON"),)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     import json
 
     from mpadam.compiler import compile_problem

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
+
+from mpadam.arguments import Namespace, argument
 
 HELP = "write weights, configuration and tokenizer of a completed run for transformers' from_pretrained"
 EXAMPLE = "mpadam export results/smoke/runs/200k/1x/bf16-bf16/m-plus-adam/seed0 exported/m-plus-adam"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_dir", type=Path, metavar="RUN", help="run folder")
-    parser.add_argument("out", type=Path, metavar="OUT", help="new folder")
+ARGUMENTS = (
+    argument("run_dir", type=Path, metavar="RUN", help="run folder"),
+    argument("out", type=Path, metavar="OUT", help="new folder"),
+)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     from mpadam.training.export import export_run
 
     export_run(args.run_dir, args.out)

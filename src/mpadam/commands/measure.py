@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-
-from mpadam.arguments import add_kinds
+from mpadam.arguments import Namespace, kinds
 
 HELP = "measure the time of an optimizer step, or bytes per parameter"
 EXAMPLE = "mpadam measure step-time --options '{\"rounds\": 5}' --out results/smoke/paper"
@@ -15,11 +13,10 @@ KINDS = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_kinds(parser, KINDS, command="measure", options="mpadam.study.measure", out="gets tables/ and measure/")
+ARGUMENTS = [kinds(KINDS, command="measure", options="mpadam.study.measure", out="gets tables/ and measure/")]
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Write the table of the measurement, and print it."""
     from mpadam.measure.produce import produce
     from mpadam.study.measure import parse_options

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
-
-from mpadam.arguments import add_study, study_of
+from mpadam.arguments import STUDY, Namespace, study_of
 
 HELP = "make tables and figures of the looks that runs took at their updates"
 EXAMPLE = "mpadam probes --config config.yaml --config studies/pilot.yaml --results results --view paper"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_study(parser)
+ARGUMENTS = STUDY
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Write tables/probes.csv, and figures of survival (one a regime), descent and staleness."""
     from mpadam.analysis.collect import collect
     from mpadam.atomic import write_text

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-
-from mpadam.arguments import add_study
+from mpadam.arguments import CONFIG, RESULTS, Namespace, argument
 
 HELP = "runs and trials: waiting, running (step, loss, ETA), stopped, stale, failed, diverged, done, unreadable"
 EXAMPLE = "mpadam status --config config.yaml --config studies/smoke.yaml"
@@ -12,16 +10,22 @@ EXAMPLE = "mpadam status --config config.yaml --config studies/smoke.yaml"
 WATCH_SECONDS = 30.0
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_study(parser, view=False)
-    parser.add_argument(
-        "--watch", type=float, nargs="?", const=WATCH_SECONDS, metavar="SECONDS",
+ARGUMENTS = (
+    CONFIG,
+    RESULTS,
+    argument(
+        "--watch",
+        type=float,
+        nargs="?",
+        const=WATCH_SECONDS,
+        metavar="SECONDS",
         help=f"again every so often (default: {WATCH_SECONDS:.0f}) until nothing is left to do, or Ctrl-C",
-    )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="all trainings as JSON; with --watch one line a look")
+    ),
+    argument("--json", action="store_true", help="all trainings as JSON; with --watch one line a look"),
+)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Print the status, once or again and again."""
     from mpadam.status.watch import watch
     from mpadam.study.load import load_study

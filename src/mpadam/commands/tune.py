@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
+
+from mpadam.arguments import Namespace, argument
 
 HELP = "choose the rates of one (model, regime, optimizer) from its finished trials"
 EXAMPLE = (
@@ -13,17 +14,18 @@ EXAMPLE = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--trials", required=True, type=Path, nargs="+", help="summary.json of each trial, in order")
-    parser.add_argument(
+ARGUMENTS = (
+    argument("--trials", required=True, type=Path, nargs="+", help="summary.json of each trial, in order"),
+    argument(
         "--searched",
         required=True,
         help="JSON: `trials` lists the searched values of each trial, `extend` says how many further ones may count",
-    )
-    parser.add_argument("--out", required=True, type=Path, help="selected.yaml to write")
+    ),
+    argument("--out", required=True, type=Path, help="selected.yaml to write"),
+)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     from mpadam.atomic import write_text
     from mpadam.study.load import to_yaml
     from mpadam.study.tuning import select, with_further

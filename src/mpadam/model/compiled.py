@@ -17,17 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from mpadam.compiler import vector_bits
 from mpadam.model.rotary import rotate_with
-
-if TYPE_CHECKING:
-    from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 OPTIONS = {"emulate_precision_casts": True, "deterministic": True}
 _SHAPES = 64

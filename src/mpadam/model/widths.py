@@ -7,13 +7,10 @@ Weights keep their shapes, and are filled up in each call; what is computed of t
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 from torch.nn import functional
-
-if TYPE_CHECKING:
-    from transformers.models.llama.modeling_llama import LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 ALIGNMENT = 16
 

@@ -33,7 +33,7 @@ from mpadam.plan.assumptions import (
     Gpu,
     SizeClass,
 )
-from mpadam.study.config import EvaluationConfig, ModelConfig, RegimeConfig, TrainingConfig
+from mpadam.study.run_config import EvaluationConfig, ModelConfig, RegimeConfig, TrainingConfig
 
 BACKWARD_AND_FORWARD = 3
 CHUNK_BYTES = 2**28  # of float32 logits at a time in `mpadam.model.loss`
@@ -72,8 +72,7 @@ class Shape:
     @property
     def low_precision_parameters(self) -> int:
         """Those that FP8 and NVFP4 masters store low: attention and MLP projections (paper.md section 3)."""
-        h, f = self.model.hidden_size, self.model.intermediate_size
-        return self.model.layers * (4 * h * h + 3 * h * f)
+        return self.model.size.projections
 
     @property
     def flops(self) -> Flops:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from mpadam.optim.names import parse_optimizer_name
-from mpadam.study.options import Kinds, Options, kinds, parsed
+from mpadam.study.options import Kinds, Options
 
 Range = tuple[float, float]
 Dtype = Literal["bf16", "fp32"]
@@ -320,10 +320,4 @@ class Diagnostics(Kinds):
     overview: Annotated[Overview, Field(description="Figure 2.")] = Overview()
 
 
-#: what `mpadam diagnose` can make
-KINDS = kinds(Diagnostics)
-
-
-def parse_options(kind: str, text: str) -> Any:
-    """The options of a kind from JSON; fields left out take their defaults. ValueError for those that are wrong."""
-    return parsed(Diagnostics(), kind, text)
+parse_options = Diagnostics().parsed

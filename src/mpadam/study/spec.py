@@ -15,12 +15,13 @@ from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, mode
 from mpadam.atomic import write_text
 from mpadam.canonical import sha256_of
 from mpadam.study.auto import Auto, Bf16Products
-from mpadam.study.config import LlamaSection, ModelConfig, RegimeConfig, ScheduleConfig, StudyConfig
+from mpadam.study.config import StudyConfig
 from mpadam.study.faults import first_fault
 from mpadam.study.fp8_backend import resolve_backend
 from mpadam.study.grid import RunKey, TuningKey, selection_key, trial_values
 from mpadam.study.load import ConfigError, read_yaml, to_yaml
 from mpadam.study.numerics_version import numerics_version
+from mpadam.study.run_config import LlamaSection, ModelConfig, RegimeConfig, ScheduleConfig
 from mpadam.study.section import Section
 
 Half = Literal["selection", "report"]

@@ -19,7 +19,7 @@ from mpadam.numerics.base import Format
 from mpadam.numerics.formats import card_of
 from mpadam.optim.base import LowPrecisionOptimizer
 from mpadam.optim.groups import Row, listing
-from mpadam.study.config import RegimeConfig
+from mpadam.study.run_config import RegimeConfig
 from mpadam.study.spec import RunSpec
 from mpadam.training.ranks import ALONE, Ranks
 

@@ -20,7 +20,7 @@ from mpadam.data.text import TextShard
 from mpadam.data.tokenizer import tokenizer_identity
 from mpadam.plan.jobs import runs, trials
 from mpadam.plan.model import CostModel
-from mpadam.plan.need import planned
+from mpadam.plan.needs import planned
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey, TuningKey, grid_keys, run_keys, selection_key, trial_values, tuning_keys
 from mpadam.study.load import read_yaml
