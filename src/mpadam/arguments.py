@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -45,7 +46,7 @@ def add_command(
         name,
         help=about,
         description=about,
-        epilog=f"example:\n  {example}",
+        epilog="example:\n" + textwrap.indent(example, "  "),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     for each in arguments:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import pkgutil
 import sys
+import textwrap
 
 from mpadam import __version__, commands
 from mpadam.arguments import add_command
@@ -37,7 +39,9 @@ def build_parser() -> argparse.ArgumentParser:
     for module_info in pkgutil.iter_modules(commands.__path__):
         module = importlib.import_module(f"{commands.__name__}.{module_info.name}")
         name = module_info.name.replace("_", "-")
-        subparser = add_command(subparsers, name, module.HELP, module.EXAMPLE, module.ARGUMENTS)
+        about, *_, example = inspect.cleandoc(module.__doc__ or "").split("\n\n")
+        about = " ".join(about.partition(": ")[2].split()).removesuffix(".")
+        subparser = add_command(subparsers, name, about, textwrap.dedent(example), module.ARGUMENTS)
         subparser.set_defaults(run=module.run)
     return parser
 

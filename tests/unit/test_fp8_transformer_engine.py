@@ -12,7 +12,7 @@ from mpadam.model.build import build_model
 from mpadam.model.capabilities import import_problem
 from mpadam.model.fp8.control import fp8_compute, fp8_enabled, fp8_state_dict, fp8_step, load_fp8_state_dict
 from mpadam.model.fp8.convert import convert_to_fp8, projections
-from mpadam.model.fp8.recipe import Fp8Recipe
+from mpadam.model.fp8.scaling import Fp8Recipe
 from mpadam.model.loss import loss_sum, token_nll
 from mpadam.study.spec import ModelSpec
 

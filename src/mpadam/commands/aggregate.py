@@ -1,12 +1,11 @@
-"""`mpadam aggregate`: tables and figures from the run folders of a study."""
+"""`mpadam aggregate`: collect a study's runs and make its tables and figures.
+
+mpadam aggregate --config config.yaml --config studies/smoke.yaml --results results
+"""
 
 from __future__ import annotations
 
 from mpadam.arguments import RECORDS_ONLY, STUDY, Namespace, exit_code, study_of
-
-HELP = "collect a study's runs and make its tables and figures"
-EXAMPLE = "mpadam aggregate --config config.yaml --config studies/smoke.yaml --results results"
-
 
 ARGUMENTS = (
     *STUDY,

@@ -1,14 +1,13 @@
-"""`mpadam claims`: a verdict on every claim from the runs of a study."""
+"""`mpadam claims`: judge the paper's claims, the objections and our own questions on a study's runs.
+
+mpadam claims --config config.yaml --config studies/pilot.yaml --results results --view paper
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from mpadam.arguments import RECORDS_ONLY, STUDY, Namespace, argument, exit_code, study_of
-
-HELP = "judge the paper's claims, the objections and our own questions on a study's runs"
-EXAMPLE = "mpadam claims --config config.yaml --config studies/pilot.yaml --results results --view paper"
-
 
 ARGUMENTS = (
     *STUDY,

@@ -1,12 +1,16 @@
-"""`mpadam data`: prepares a study's text, tokenizer and token files in one job, or runs the last stage, or shows them.
+"""`mpadam data`: Prepare a study's data (text, tokenizer, token files, manifest), or look at it: mpadam data inspect.
 
 The arguments that say which study are shared with `mpadam tokenizer`, `tokenize` and `download`.
+
+    mpadam data --config config.yaml --config studies/smoke.yaml --out results/smoke/data
+    mpadam data inspect --out results/smoke/data --sequences 5
 """
 
 from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,10 +21,8 @@ if TYPE_CHECKING:
     from mpadam.study.text import DataConfig, TokenizerConfig
 
 AnySection = TypeVar("AnySection", bound="Section")
+log = partial(print, flush=True)
 
-HELP = "Prepare a study's data (text, tokenizer, token files, manifest), or look at it: mpadam data inspect."
-EXAMPLE = """mpadam data --config config.yaml --config studies/smoke.yaml --out results/smoke/data
-  mpadam data inspect --out results/smoke/data --sequences 5"""
 _NAMED = (
     argument(
         "--config",
@@ -142,7 +144,3 @@ def _section(name: str, model: type[AnySection], request: dict[str, Any]) -> Any
         return model.model_validate(request[name])
     except ValidationError as error:
         raise ValueError(f"--request: {first_fault(error, root=name)}") from None
-
-
-def log(line: str) -> None:
-    print(line, flush=True)

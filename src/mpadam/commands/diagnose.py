@@ -1,11 +1,11 @@
-"""`mpadam diagnose`: small measurements, each with its figures and tables."""
+"""`mpadam diagnose`: make a diagnostic: matrix fitting, capabilities, survival grid, dataflow, overview.
+
+mpadam diagnose matrix-fitting --options '{"seeds": 5}' --out results/smoke
+"""
 
 from __future__ import annotations
 
 from mpadam.arguments import Namespace, kinds
-
-HELP = "make a diagnostic: matrix fitting, capabilities, survival grid, dataflow, overview"
-EXAMPLE = "mpadam diagnose matrix-fitting --options '{\"seeds\": 5}' --out results/smoke"
 
 #: kind -> what it makes, in figures and tables of the paper
 MAKES = {

@@ -1,4 +1,9 @@
-"""`mpadam doctor`: what this machine can do (torch.compile is tried), and which regimes run natively on it."""
+"""`mpadam doctor`: print what this machine can do and which regimes run natively, emulated or not at all.
+
+Whether torch.compile works is tried.
+
+    mpadam doctor --json
+"""
 
 from __future__ import annotations
 
@@ -8,9 +13,6 @@ from mpadam.arguments import Namespace, argument
 
 if TYPE_CHECKING:
     from mpadam.model.capabilities import Machine
-
-HELP = "print what this machine can do and which regimes run natively, emulated or not at all"
-EXAMPLE = "mpadam doctor --json"
 
 
 ARGUMENTS = (argument("--json", action="store_true", help="print JSON"),)

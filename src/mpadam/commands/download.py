@@ -1,4 +1,11 @@
-"""`mpadam download`: a study's text and tokenizer from the hub. No other command opens a connection."""
+"""`mpadam download`: Fetch a study's text (data.source c4_hub) and tokenizer (tokenizer.source hub) from the hub, or a
+part of them.
+
+No other command opens a connection.
+
+    mpadam download --config config.yaml --shard train-00000-of-01024
+    HF_ENDPOINT=https://mirror.example mpadam download --config config.yaml
+"""
 
 from __future__ import annotations
 
@@ -7,11 +14,6 @@ import sys
 from mpadam.arguments import Namespace, argument, one_of
 from mpadam.commands.data import WHICH_STUDY, data_section, log, study_sections
 from mpadam.exits import EXIT_STOPPED
-
-HELP = "Fetch a study's text (data.source c4_hub) and tokenizer (tokenizer.source hub) from the hub, or a part of them."
-EXAMPLE = """mpadam download --config config.yaml --shard train-00000-of-01024
-  HF_ENDPOINT=https://mirror.example mpadam download --config config.yaml"""
-
 
 ARGUMENTS = (
     WHICH_STUDY,

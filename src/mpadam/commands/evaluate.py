@@ -1,14 +1,13 @@
-"""`mpadam evaluate`: the validation loss of a trained run, from its weights."""
+"""`mpadam evaluate`: evaluate the final weights of a run on its validation tokens.
+
+mpadam evaluate --run-dir results/smoke/runs/200k/1x/bf16-bf16/m-plus-adam/seed0 --batch-size 8
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from mpadam.arguments import Namespace, argument
-
-HELP = "evaluate the final weights of a run on its validation tokens"
-EXAMPLE = "mpadam evaluate --run-dir results/smoke/runs/200k/1x/bf16-bf16/m-plus-adam/seed0 --batch-size 8"
-
 
 ARGUMENTS = (
     argument("--run-dir", type=Path, required=True, metavar="D", help="run folder"),

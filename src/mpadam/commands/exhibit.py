@@ -1,14 +1,13 @@
-"""`mpadam exhibit`: one table or figure of what lies in a folder of results."""
+"""`mpadam exhibit`: make a table or figure from the records in a folder of results.
+
+mpadam exhibit figures/figure3 --folder results/smoke/paper
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from mpadam.arguments import Namespace, argument
-
-HELP = "make a table or figure from the records in a folder of results"
-EXAMPLE = "mpadam exhibit figures/figure3 --folder results/smoke/paper"
-
 
 ARGUMENTS = (
     argument("name", help="its files without suffix, e.g. tables/table2"),

@@ -1,14 +1,13 @@
-"""`mpadam export`: a trained run as a folder that Hugging Face's `from_pretrained` loads."""
+"""`mpadam export`: write weights, configuration and tokenizer of a completed run for transformers' from_pretrained.
+
+mpadam export results/smoke/runs/200k/1x/bf16-bf16/m-plus-adam/seed0 exported/m-plus-adam
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from mpadam.arguments import Namespace, argument
-
-HELP = "write weights, configuration and tokenizer of a completed run for transformers' from_pretrained"
-EXAMPLE = "mpadam export results/smoke/runs/200k/1x/bf16-bf16/m-plus-adam/seed0 exported/m-plus-adam"
-
 
 ARGUMENTS = (
     argument("run_dir", type=Path, metavar="RUN", help="run folder"),

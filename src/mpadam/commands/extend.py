@@ -1,4 +1,8 @@
-"""`mpadam extend`: make the further trials that the best trial of a tuning asks for."""
+r"""`mpadam extend`: train further trials of a tuning while its best one lacks a neighbour to compare it with.
+
+    mpadam extend --trials results/smoke/tuning/200k/bf16-bf16/adamw/trial{0,1} \
+      --searched '{"trials": [{"lr": 0.001}, {"lr": 0.003}], "extend": 2}' --out extension.yaml
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,6 @@ from mpadam.arguments import Namespace, argument
 from mpadam.commands.train import check_minutes, in_ranks, train_one
 from mpadam.training.ranks import Ranks
 from mpadam.training.stopping import Stopper
-
-HELP = "train further trials of a tuning while its best one lacks a neighbour to compare it with"
-EXAMPLE = (
-    "mpadam extend --trials results/smoke/tuning/200k/bf16-bf16/adamw/trial{0,1} \\\n"
-    '    --searched \'{"trials": [{"lr": 0.001}, {"lr": 0.003}], "extend": 2}\' --out extension.yaml'
-)
 
 
 class _NotDoneError(Exception):

@@ -1,4 +1,10 @@
-"""`mpadam from-reference`: a launch command of the reference implementation as a run of this project."""
+r"""`mpadam from-reference`: turn a launch command of the reference implementation into a run.yaml, or into a study.
+
+    mpadam from-reference 'torchrun --standalone --nproc_per_node=2 main.py --model_config ...' \
+      --data results/paper/data --run-dir runs/reference
+    mpadam from-reference - --out studies/reference.yaml < launch.sh
+    (a run.yaml names the data's fingerprint, so it needs prepared data; a study does not)
+"""
 
 from __future__ import annotations
 
@@ -7,15 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from mpadam.arguments import Namespace, argument
-
-HELP = "turn a launch command of the reference implementation into a run.yaml, or into a study"
-EXAMPLE = (
-    "mpadam from-reference 'torchrun --standalone --nproc_per_node=2 main.py --model_config ...' \\\n"
-    "    --data results/paper/data --run-dir runs/reference\n"
-    "  mpadam from-reference - --out studies/reference.yaml < launch.sh\n"
-    "  (a run.yaml names the data's fingerprint, so it needs prepared data; a study does not)"
-)
-
 
 ARGUMENTS = (
     argument("launch", metavar="COMMAND", help="the launch command in quotes; - reads it from standard input"),

@@ -1,14 +1,14 @@
-"""`mpadam keep`: the part of a study that is small enough to publish."""
+"""`mpadam keep`: keep what is needed to check a study's results, its runs and trials in one archive; no weights, no
+tokens.
+
+    mpadam keep results/pilot results/example/pilot
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from mpadam.arguments import Namespace, argument
-
-HELP = "keep what is needed to check a study's results, its runs and trials in one archive; no weights, no tokens"
-EXAMPLE = "mpadam keep results/pilot results/example/pilot"
-
 
 ARGUMENTS = (
     argument("study", type=Path, metavar="STUDY", help="folder of a study, results/<study>"),

@@ -1,11 +1,11 @@
-"""`mpadam measure`: what optimizers cost in time and memory."""
+"""`mpadam measure`: measure the time of an optimizer step, or bytes per parameter.
+
+mpadam measure step-time --options '{"rounds": 5}' --out results/smoke/paper
+"""
 
 from __future__ import annotations
 
 from mpadam.arguments import Namespace, kinds
-
-HELP = "measure the time of an optimizer step, or bytes per parameter"
-EXAMPLE = "mpadam measure step-time --options '{\"rounds\": 5}' --out results/smoke/paper"
 
 KINDS = {
     "step-time": "time of one step of each optimizer, with weights kept in each way, beside torch's fused AdamW",

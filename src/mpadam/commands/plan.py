@@ -1,13 +1,13 @@
-"""`mpadam plan`: what a study asks for, before anything is submitted."""
+"""`mpadam plan`: jobs, FLOPs, positions, gigabytes and GPU-hours of a study, by stated assumptions and from its
+finished runs.
+
+    mpadam plan --config config.yaml --config studies/smoke.yaml --results results
+"""
 
 from __future__ import annotations
 
 from mpadam.arguments import CONFIG, RESULTS, Namespace, argument
 from mpadam.exits import EXIT_BAD_INPUT
-
-HELP = "jobs, FLOPs, positions, gigabytes and GPU-hours of a study, by stated assumptions and from its finished runs"
-EXAMPLE = "mpadam plan --config config.yaml --config studies/smoke.yaml --results results"
-
 
 ARGUMENTS = (
     CONFIG,

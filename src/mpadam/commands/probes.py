@@ -1,12 +1,11 @@
-"""`mpadam probes`: a table and figures of what runs saw when they looked at their updates."""
+"""`mpadam probes`: make tables and figures of the looks that runs took at their updates.
+
+mpadam probes --config config.yaml --config studies/pilot.yaml --results results --view paper
+"""
 
 from __future__ import annotations
 
 from mpadam.arguments import STUDY, Namespace, study_of
-
-HELP = "make tables and figures of the looks that runs took at their updates"
-EXAMPLE = "mpadam probes --config config.yaml --config studies/pilot.yaml --results results --view paper"
-
 
 ARGUMENTS = STUDY
 
@@ -18,11 +17,11 @@ def run(args: Namespace) -> int:
     from mpadam.exhibits.registry import needing
     from mpadam.exhibits.source import source_of
     from mpadam.exhibits.write import write
-    from mpadam.study.probes import TABLE
+    from mpadam.study.paths import PROBES
 
     config, paths = study_of(args)
     source = source_of(collect(config, paths))
-    table = paths.output / "tables" / f"{TABLE}.csv"
+    table = paths.output / "tables" / f"{PROBES}.csv"
     table.parent.mkdir(parents=True, exist_ok=True)
     write_text(table, source.looks.to_csv())
     write(needing("looks", config), source)

@@ -1,12 +1,11 @@
-"""`mpadam site`: the pages of a study."""
+"""`mpadam site`: make index.html of a study and a page for each cell, to open from disk.
+
+mpadam site --config config.yaml --config studies/smoke.yaml --results results
+"""
 
 from __future__ import annotations
 
 from mpadam.arguments import STUDY, Namespace, study_of
-
-HELP = "make index.html of a study and a page for each cell, to open from disk"
-EXAMPLE = "mpadam site --config config.yaml --config studies/smoke.yaml --results results"
-
 
 ARGUMENTS = STUDY
 

@@ -1,4 +1,9 @@
-"""`mpadam spec`: write the run.yaml of runs or trials."""
+r"""`mpadam spec`: write run.yaml: every field that changes a run's numbers, and their hash.
+
+    mpadam spec --request "$REQUEST" --manifest results/smoke/data/manifest.json \
+      --selected results/smoke/tuning/200k/bf16-bf16/adamw/selected.yaml --out RUN_DIR/run.yaml
+    (REQUEST is the JSON that the workflow makes of the configuration: snakemake -n -p shows it)
+"""
 
 from __future__ import annotations
 
@@ -10,13 +15,6 @@ from mpadam.arguments import Namespace, argument
 if TYPE_CHECKING:
     from mpadam.study.auto import Auto
     from mpadam.study.spec import RunFile
-
-HELP = "write run.yaml: every field that changes a run's numbers, and their hash"
-EXAMPLE = (
-    'mpadam spec --request "$REQUEST" --manifest results/smoke/data/manifest.json \\\n'
-    "    --selected results/smoke/tuning/200k/bf16-bf16/adamw/selected.yaml --out RUN_DIR/run.yaml\n"
-    "  (REQUEST is the JSON that the workflow makes of the configuration: snakemake -n -p shows it)"
-)
 
 
 ARGUMENTS = (

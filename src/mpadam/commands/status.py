@@ -1,11 +1,12 @@
-"""`mpadam status`: how far a study is, from its run folders alone."""
+"""`mpadam status`: runs and trials: waiting, running (step, loss, ETA), stopped, stale, failed, diverged, done,
+unreadable.
+
+    mpadam status --config config.yaml --config studies/smoke.yaml
+"""
 
 from __future__ import annotations
 
 from mpadam.arguments import CONFIG, RESULTS, Namespace, argument
-
-HELP = "runs and trials: waiting, running (step, loss, ETA), stopped, stale, failed, diverged, done, unreadable"
-EXAMPLE = "mpadam status --config config.yaml --config studies/smoke.yaml"
 
 WATCH_SECONDS = 30.0
 
@@ -27,7 +28,7 @@ ARGUMENTS = (
 
 def run(args: Namespace) -> int:
     """Print the status, once or again and again."""
-    from mpadam.status.watch import watch
+    from mpadam.status.report import watch
     from mpadam.study.load import load_study
 
     if args.watch is not None and not args.watch > 0:

@@ -1,14 +1,13 @@
-"""`mpadam study`: the resolved configuration of a study."""
+"""`mpadam study`: check a configuration and print or write it with everything resolved.
+
+mpadam study --config config.yaml --config studies/smoke.yaml
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from mpadam.arguments import Namespace, argument
-
-HELP = "check a configuration and print or write it with everything resolved"
-EXAMPLE = "mpadam study --config config.yaml --config studies/smoke.yaml"
-
 
 ARGUMENTS = (
     argument("--config", type=Path, action="append", default=[], help="file, each over the ones before"),

@@ -1,4 +1,8 @@
-"""`mpadam tokenize`: the second stage of a study's data, one shard per job."""
+"""`mpadam tokenize`: Tokenize one shard (the second stage of mpadam data): validation shards first, training shards
+then in any order.
+
+    mpadam tokenize --config config.yaml --out results/paper/data --shard train-00000-of-01024
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,6 @@ import os
 
 from mpadam.arguments import Namespace, argument
 from mpadam.commands.data import DATA_FOLDER, WHICH_STUDY, data_section, log
-
-HELP = (
-    "Tokenize one shard (the second stage of mpadam data): validation shards first, training shards then in any order."
-)
-EXAMPLE = "mpadam tokenize --config config.yaml --out results/paper/data --shard train-00000-of-01024"
-
 
 ARGUMENTS = (
     WHICH_STUDY,

@@ -1,13 +1,12 @@
-"""`mpadam tokenizer`: the first stage of a study's data alone."""
+"""`mpadam tokenizer`: Train or copy a study's tokenizer (the first stage of mpadam data, as a job of its own).
+
+mpadam tokenizer --config config.yaml --out results/paper/data
+"""
 
 from __future__ import annotations
 
 from mpadam.arguments import Namespace
 from mpadam.commands.data import DATA_FOLDER, WHICH_STUDY, log, study_sections
-
-HELP = "Train or copy a study's tokenizer (the first stage of mpadam data, as a job of its own)."
-EXAMPLE = "mpadam tokenizer --config config.yaml --out results/paper/data"
-
 
 ARGUMENTS = (WHICH_STUDY, DATA_FOLDER)
 

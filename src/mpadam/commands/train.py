@@ -1,4 +1,7 @@
-"""`mpadam train`: train the runs of one or more folders, each from its `run.yaml`."""
+"""`mpadam train`: train the run that a folder's run.yaml describes, from its newest checkpoint if there is one.
+
+mpadam train --run-dir results/smoke/runs/200k/1x/bf16-bf16/m-plus-adam/seed0
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,6 @@ from mpadam.exits import EXIT_BAD_INPUT, EXIT_REFUSED, EXIT_STOPPED
 from mpadam.training.ranks import Ranks, joined
 from mpadam.training.stopping import EndedAtOnceError, Stopper
 
-HELP = "train the run that a folder's run.yaml describes, from its newest checkpoint if there is one"
-EXAMPLE = "mpadam train --run-dir results/smoke/runs/200k/1x/bf16-bf16/m-plus-adam/seed0"
 FULL_DISK = {
     errno.ENOSPC: "make room",
     errno.EDQUOT: "make room within your quota, or have it raised",

@@ -1,4 +1,8 @@
-"""`mpadam tune`: choose the rates of one tuning from its finished trials."""
+r"""`mpadam tune`: choose the rates of one (model, regime, optimizer) from its finished trials.
+
+    mpadam tune --trials results/smoke/tuning/200k/bf16-bf16/adamw/trial*/summary.json \
+      --searched '{"trials": [{"lr": 0.001}, {"lr": 0.003}]}' --out selected.yaml
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from mpadam.arguments import Namespace, argument
-
-HELP = "choose the rates of one (model, regime, optimizer) from its finished trials"
-EXAMPLE = (
-    "mpadam tune --trials results/smoke/tuning/200k/bf16-bf16/adamw/trial*/summary.json \\\n"
-    '    --searched \'{"trials": [{"lr": 0.001}, {"lr": 0.003}]}\' --out selected.yaml'
-)
-
 
 ARGUMENTS = (
     argument("--trials", required=True, type=Path, nargs="+", help="summary.json of each trial, in order"),

@@ -28,8 +28,8 @@ from mpadam.compiler import vector_bits
 from mpadam.model.rotary import rotate_with
 
 OPTIONS = {"emulate_precision_casts": True, "deterministic": True}
+#: Graphs of one piece at most: shapes of a model, with and without gradients. Beyond it torch raises an error.
 _SHAPES = 64
-"""Graphs of one piece at most: shapes of a model, with and without gradients. Beyond it torch raises an error."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from mpadam.presence import is_there
 from mpadam.study.archive import ARCHIVE, open_study, pack
-from mpadam.study.paths import StudyPaths
-from mpadam.study.probes import TABLE as PROBES
+from mpadam.study.paths import PROBES, StudyPaths
 
 _RUN = ("run.yaml", "summary.json", "metrics.jsonl", "environment.json")
 _VIEWS = ("", "paper/")

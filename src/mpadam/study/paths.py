@@ -7,6 +7,8 @@ from pathlib import Path
 
 from mpadam.study.grid import RunKey, TuningKey
 
+PROBES = "probes"  #: name of the table of a study's looks
+
 
 @dataclass(frozen=True)
 class StudyPaths:

@@ -16,8 +16,7 @@ from torch import nn
 
 from mpadam.model.fp8.compute import TorchFp8
 from mpadam.model.fp8.linear import Fp8Linear, Slots
-from mpadam.model.fp8.recipe import Fp8Recipe, Operand
-from mpadam.model.fp8.scaling import ScalingState, all_reduce_max
+from mpadam.model.fp8.scaling import Fp8Recipe, Operand, ScalingState, all_reduce_max
 from mpadam.model.fp8.transformer_engine import TransformerEngineFp8
 from mpadam.study.auto import Bf16Products
 from mpadam.study.fp8_backend import BACKENDS, FIELD
