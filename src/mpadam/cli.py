@@ -3,8 +3,6 @@
 What the codes mean that it ends with is in `mpadam.exits`.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import inspect

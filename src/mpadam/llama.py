@@ -1,7 +1,5 @@
 """The shape of a LLaMA, and the four of the paper: GaLore's configurations (paper.md section 4)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 PAPER_VOCABULARY = 32000

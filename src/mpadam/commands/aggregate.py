@@ -3,8 +3,6 @@
 mpadam aggregate --config config.yaml --config studies/smoke.yaml --results results
 """
 
-from __future__ import annotations
-
 from mpadam.arguments import RECORDS_ONLY, STUDY, Namespace, exit_code, study_of
 
 ARGUMENTS = (

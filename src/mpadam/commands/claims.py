@@ -3,8 +3,6 @@
 mpadam claims --config config.yaml --config studies/pilot.yaml --results results --view paper
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mpadam.arguments import RECORDS_ONLY, STUDY, Namespace, argument, exit_code, study_of

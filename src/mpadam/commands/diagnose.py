@@ -3,8 +3,6 @@
 mpadam diagnose matrix-fitting --options '{"seeds": 5}' --out results/smoke
 """
 
-from __future__ import annotations
-
 from mpadam.arguments import Namespace, kinds
 
 #: kind -> what it makes, in figures and tables of the paper

@@ -7,8 +7,6 @@ No other command opens a connection.
     HF_ENDPOINT=https://mirror.example mpadam download --config config.yaml
 """
 
-from __future__ import annotations
-
 import sys
 
 from mpadam.arguments import Namespace, argument, one_of

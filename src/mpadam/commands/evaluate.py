@@ -3,8 +3,6 @@
 mpadam evaluate --run-dir results/smoke/runs/200k/1x/bf16-bf16/m-plus-adam/seed0 --batch-size 8
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mpadam.arguments import Namespace, argument

@@ -3,8 +3,6 @@
 mpadam exhibit figures/figure3 --folder results/smoke/paper
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mpadam.arguments import Namespace, argument

@@ -3,8 +3,6 @@
 mpadam export results/smoke/runs/200k/1x/bf16-bf16/m-plus-adam/seed0 exported/m-plus-adam
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mpadam.arguments import Namespace, argument

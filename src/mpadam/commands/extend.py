@@ -4,8 +4,6 @@ r"""`mpadam extend`: train further trials of a tuning while its best one lacks a
       --searched '{"trials": [{"lr": 0.001}, {"lr": 0.003}], "extend": 2}' --out extension.yaml
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ r"""`mpadam from-reference`: turn a launch command of the reference implementati
     (a run.yaml names the data's fingerprint, so it needs prepared data; a study does not)
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

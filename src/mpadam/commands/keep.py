@@ -4,8 +4,6 @@ tokens.
     mpadam keep results/pilot results/example/pilot
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mpadam.arguments import Namespace, argument

@@ -3,8 +3,6 @@
 mpadam measure step-time --options '{"rounds": 5}' --out results/smoke/paper
 """
 
-from __future__ import annotations
-
 from mpadam.arguments import Namespace, kinds
 
 KINDS = {

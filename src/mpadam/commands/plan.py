@@ -4,8 +4,6 @@ finished runs.
     mpadam plan --config config.yaml --config studies/smoke.yaml --results results
 """
 
-from __future__ import annotations
-
 from mpadam.arguments import CONFIG, RESULTS, Namespace, argument
 from mpadam.exits import EXIT_BAD_INPUT
 

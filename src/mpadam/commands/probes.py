@@ -3,8 +3,6 @@
 mpadam probes --config config.yaml --config studies/pilot.yaml --results results --view paper
 """
 
-from __future__ import annotations
-
 from mpadam.arguments import STUDY, Namespace, study_of
 
 ARGUMENTS = STUDY

@@ -3,8 +3,6 @@
 mpadam site --config config.yaml --config studies/smoke.yaml --results results
 """
 
-from __future__ import annotations
-
 from mpadam.arguments import STUDY, Namespace, study_of
 
 ARGUMENTS = STUDY

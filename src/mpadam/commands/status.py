@@ -4,8 +4,6 @@ unreadable.
     mpadam status --config config.yaml --config studies/smoke.yaml
 """
 
-from __future__ import annotations
-
 from mpadam.arguments import CONFIG, RESULTS, Namespace, argument
 
 WATCH_SECONDS = 30.0

@@ -3,8 +3,6 @@
 mpadam study --config config.yaml --config studies/smoke.yaml
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mpadam.arguments import Namespace, argument

@@ -4,8 +4,6 @@ then in any order.
     mpadam tokenize --config config.yaml --out results/paper/data --shard train-00000-of-01024
 """
 
-from __future__ import annotations
-
 import os
 
 from mpadam.arguments import Namespace, argument

@@ -3,8 +3,6 @@
 mpadam tokenizer --config config.yaml --out results/paper/data
 """
 
-from __future__ import annotations
-
 from mpadam.arguments import Namespace
 from mpadam.commands.data import DATA_FOLDER, WHICH_STUDY, log, study_sections
 

@@ -3,8 +3,6 @@
 mpadam train --run-dir results/smoke/runs/200k/1x/bf16-bf16/m-plus-adam/seed0
 """
 
-from __future__ import annotations
-
 import errno
 import sys
 from collections.abc import Callable

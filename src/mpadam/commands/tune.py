@@ -4,8 +4,6 @@ r"""`mpadam tune`: choose the rates of one (model, regime, optimizer) from its f
       --searched '{"trials": [{"lr": 0.001}, {"lr": 0.003}]}' --out selected.yaml
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

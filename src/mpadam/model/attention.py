@@ -5,8 +5,6 @@ for the mask, and with FlashAttention once in each layer if the batch has one ro
 the GPU. Nothing else of Transformers' attention depends on it, so the results are the same bits without.
 """
 
-from __future__ import annotations
-
 from copy import copy
 from typing import Any
 

@@ -10,8 +10,6 @@ in FP8 and NVFP4 are *storage* on every machine: decoded to bf16 before each pro
 products need compute capability 10.0 (Blackwell, sm_100), and no regime of the study asks for them.
 """
 
-from __future__ import annotations
-
 import importlib
 import platform
 import shutil

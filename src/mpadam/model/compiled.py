@@ -13,8 +13,6 @@ shape and of the device: `deterministic` lets no measurement choose how a sum is
 may be timed, changes no number. Casts to bf16 are carried out where eager code has them (`emulate_precision_casts`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, TypeVar

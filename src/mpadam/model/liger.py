@@ -7,8 +7,6 @@ Liger also puts names of its own into Transformers' module of the LLaMA, which i
 out again at once; the rotary embedding is Liger's while a model of this kind is in its forward pass.
 """
 
-from __future__ import annotations
-
 from transformers.models.llama import modeling_llama
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 

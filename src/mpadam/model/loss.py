@@ -11,8 +11,6 @@ softmax is at hand then, so this is also less work than to differentiate in a se
 GPU two kernels instead of some fifteen.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

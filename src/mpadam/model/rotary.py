@@ -4,8 +4,6 @@ That module is the whole process's. The function is there while the model is in 
 other models of the process stay what they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ Gate and up projection compute a few columns of zeros more, silu(0) * 0 stays ze
 Weights keep their shapes, and are filled up in each call; what is computed of them is the same sum with more zeros.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from torch import Tensor, nn

@@ -9,8 +9,6 @@ h hidden, f intermediate, L layers, s sequence length, V vocabulary. A multiply-
 in full, as is usual for MFU, though a causal kernel skips half; look-ups, norms and the optimizer count nothing.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What the budgets need of the text, and what that weighs; how much of C4, before anything is fetched."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The status of a study: of all its trainings, as data and as text, and printed until the study has ended."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

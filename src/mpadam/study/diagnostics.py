@@ -7,8 +7,6 @@ again when, and only when, a value changes. Nothing here imports torch.
     3
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 

@@ -1,7 +1,5 @@
 """The grid of the study: which runs and which tuning trials it consists of, in a fixed order without duplicates."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ Weights, token files, pages and the workflow's own logs stay behind, and so does
 `mpadam probes` makes it of the runs' own lines, and `mpadam site` the pages, with links to what is there.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterable, Iterator

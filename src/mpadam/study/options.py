@@ -4,8 +4,6 @@ A study's configuration overrides single fields; rules hand over all of them as 
 made again when, and only when, a value changes.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, fields
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Where everything of a study lives. Floats never enter a path; a run's folder follows from its key."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sections of the configuration that change no number of a run: Weights & Biases, container, cluster."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

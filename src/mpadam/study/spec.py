@@ -5,8 +5,6 @@ change to it, and only that, asks for the run again. `resolve` adds what earlier
 the fingerprints of data and tokenizer) and what "auto" means (`mpadam.study.auto`), and makes the `RunSpec`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Literal
 

@@ -3,8 +3,6 @@
 Equal tuning (`tuning.extend`) wants one factor between neighbouring values in the searches of all optimizers.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise

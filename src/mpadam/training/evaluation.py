@@ -1,7 +1,5 @@
 """Validation: perplexity = exp(total nll / total tokens) over a fixed set of tokens, at any batch size."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

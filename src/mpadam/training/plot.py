@@ -3,8 +3,6 @@
 Written by hand, since importing a plotting library takes longer than a small training.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from html import escape

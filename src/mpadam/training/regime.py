@@ -1,7 +1,5 @@
 """The precision regime of a run: what its weights are stored in, and the model that computes in its precision."""
 
-from __future__ import annotations
-
 import csv
 import io
 from typing import Any

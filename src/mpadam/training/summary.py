@@ -4,8 +4,6 @@ Tokens/s, model FLOP/s and MFU are of the updates alone, without the first five 
 allocate. FLOPs are those of the cost model (`mpadam.plan.cost`): attention in full, pads too, none of the optimizer.
 """
 
-from __future__ import annotations
-
 import resource
 import sys
 from collections.abc import Mapping

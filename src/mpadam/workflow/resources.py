@@ -9,8 +9,6 @@ The plugin turns them into sbatch's flags: runtime -t, mem_mb --mem, gpu and gpu
 slurm_account -A, slurm_partition -p, constraint -C, qos --qos; threads (of the rule) become --cpus-per-task.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ Casts are kept while they are valid: that of a weight for a whole step (the weig
 only), that of an input until the next one (query, key and value have the same input, as have gate and up).
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

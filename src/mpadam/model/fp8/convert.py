@@ -6,8 +6,6 @@ their precision (paper.md section 3, "Where"). Parameters stay the same objects 
     model = convert_to_fp8(build_model(...), backend="emulated")
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

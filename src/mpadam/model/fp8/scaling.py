@@ -15,8 +15,6 @@ When the history advances: once an optimizer step, after the last micro-batch. U
 so a step has one set of scales, whether its batch is computed in one piece or in sixteen, on one rank or on many.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
