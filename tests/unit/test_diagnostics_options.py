@@ -12,9 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from mpadam.cli import main
 from mpadam.commands.diagnose import MAKES
-from mpadam.study.diagnostics import Diagnostics, MatrixFitting, parse_options
-
-KINDS = tuple(name.replace("_", "-") for name in Diagnostics.__dataclass_fields__)
+from mpadam.study.diagnostics import KINDS, Diagnostics, MatrixFitting, parse_options
 
 
 def test_text_holds_every_option_and_is_read_back_as_it_was():

@@ -15,7 +15,7 @@ from mpadam.cli import main
 from mpadam.exhibits import runtime_overhead
 from mpadam.measure.step_time import Timing, circumstances, measure_step_time
 from mpadam.measure.subjects import TORCH_FUSED, subjects
-from mpadam.study.measure import Measure, StepTime, parse_options
+from mpadam.study.measure import KINDS, Measure, StepTime, parse_options
 
 QUICK = StepTime(
     optimizers=("adamw", "adamw-sr", "m-plus-adam", "m-plus-adam-apollo-e"),
@@ -26,8 +26,6 @@ QUICK = StepTime(
     steps=2,
     rivals=("torch",),
 )
-
-KINDS = tuple(name.replace("_", "-") for name in Measure.__dataclass_fields__)
 
 
 def test_every_optimizer_is_timed_in_every_format_where_it_means_something() -> None:

@@ -318,4 +318,6 @@ class Diagnostics(Kinds):
     overview: Annotated[Overview, Field(description="Figure 2.")] = Overview()
 
 
+#: what `mpadam diagnose` can make
+KINDS = Diagnostics().names
 parse_options = Diagnostics().parsed

@@ -114,4 +114,5 @@ class Measure(Kinds):
     memory: Annotated[Memory, Field(description="The table of memory.")] = Memory()
 
 
+KINDS = Measure().names
 parse_options = Measure().parsed

@@ -22,6 +22,11 @@ class Options:
 class Kinds(Options):
     """Base of a section, which has a field for each kind; what is left out takes its default."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The kinds, as the command line names them."""
+        return tuple(name.replace("_", "-") for name in vars(self))
+
     def text(self, kind: str) -> str:
         """All options of one kind as canonical JSON, defaults too: the parameter of its rule."""
         return canonical_json(asdict(getattr(self, kind.replace("-", "_"))))

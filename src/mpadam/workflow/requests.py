@@ -208,11 +208,11 @@ class Workflow:
 
     def _lasting(self, asked: dict[str, Any], *, times: int, over: int = 1) -> dict[str, Any]:
         """These resources, and `times` / `over` as many minutes."""
-
-        def runtime(wildcards: Any, attempt: int) -> int:
-            return limited(self.config, -(-times * asked["runtime"](wildcards, attempt) // over))
-
-        return {**asked, "runtime": runtime}
+        minutes = asked["runtime"]
+        return {
+            **asked,
+            "runtime": lambda wildcards, attempt: limited(self.config, -(-times * minutes(wildcards, attempt) // over)),
+        }
 
     def expected_seconds(self, files: Iterable[str]) -> float:
         """Seconds of the trainings that write these summaries, by the plan's assumptions; 0 for other files."""

@@ -36,22 +36,16 @@ def training_resources(
     key: the run or tuning of a job, from its wildcards. memory_mb: host memory of a model's training, at most.
     """
 
-    def memory(wildcards: Any, attempt: int) -> int:
-        return grown(memory_mb(key(wildcards).model), attempt)
-
-    def runtime(wildcards: Any, attempt: int) -> int:
-        return limited(config, runtime_minutes(config, key(wildcards), attempt))
-
-    def gpu(wildcards: Any) -> int:
-        return gpus(config, key(wildcards).model)
-
-    def launcher(wildcards: Any) -> str:
-        return launch(gpus(config, key(wildcards).model))
-
     on_gpu = config.training.device == "cuda"
-    asked: dict[str, Any] = {"mem_mb": memory, "runtime": runtime, "launcher": launcher}
+    asked: dict[str, Any] = {
+        "mem_mb": lambda wildcards, attempt: grown(memory_mb(key(wildcards).model), attempt),
+        "runtime": lambda wildcards, attempt: limited(config, runtime_minutes(config, key(wildcards), attempt)),
+        "launcher": lambda wildcards: launch(gpus(config, key(wildcards).model)),
+    }
     if on_gpu:
-        asked |= {"gpu": gpu, "nodes": 1} | ({"gpu_model": model} if (model := config.cluster.gpu_model) else {})
+        asked |= {"gpu": lambda wildcards: gpus(config, key(wildcards).model), "nodes": 1} | (
+            {"gpu_model": model} if (model := config.cluster.gpu_model) else {}
+        )
     return {**asked, **site_resources(config, gpu=on_gpu)}
 
 
