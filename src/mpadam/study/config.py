@@ -5,11 +5,9 @@ part of the file uses must be defined in another. The JSON schema in `workflow/s
 This module imports neither torch nor transformers: Snakemake loads it each time it parses the workflow.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -45,7 +43,7 @@ class TransferConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _no_chains(self) -> TransferConfig:
+    def _no_chains(self) -> Self:
         for axis in ("models", "regimes", "optimizers"):
             transfer = getattr(self, axis)
             for name, source in transfer.items():
@@ -170,7 +168,7 @@ class StudyConfig(Section):
         return parse_optimizer_name(self.optimizers[entry].optimizer or entry.partition("@")[0])
 
     @model_validator(mode="after")
-    def _cross_references(self) -> StudyConfig:
+    def _cross_references(self) -> Self:
         names = [grid.name for grid in self.grids]
         if repeated := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"grids: {repeated[0]!r} names two grids; write e.g.  name: {repeated[0]}-2")
@@ -197,7 +195,7 @@ class StudyConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _whole_micro_batches(self) -> StudyConfig:
+    def _whole_micro_batches(self) -> Self:
         for model in self._used("models"):
             if self.training.global_batch_size % self.micro_batch_size(model):
                 raise ValueError(
@@ -207,7 +205,7 @@ class StudyConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _optimizer_entries(self) -> StudyConfig:
+    def _optimizer_entries(self) -> Self:
         used = self._used("optimizers")
         for entry, optimizer in self.optimizers.items():
             searched = [(key, value) for key, candidates in optimizer.search.items() for value in candidates]
@@ -238,7 +236,7 @@ class StudyConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _equal_tuning(self) -> StudyConfig:
+    def _equal_tuning(self) -> Self:
         if not self.tuning.extend:
             return self
         sources = {self.tuning.transfer.optimizers.get(entry, entry) for entry in self._used("optimizers")}

@@ -1,9 +1,7 @@
 """Sections of the configuration that decide what a run computes: model, regime, optimizer, training, evaluation."""
 
-from __future__ import annotations
-
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 from pydantic_core import PydanticKnownError
@@ -54,7 +52,7 @@ class ModelConfig(LlamaSection):
     )
 
     @model_validator(mode="after")
-    def _consistent(self) -> ModelConfig:
+    def _consistent(self) -> Self:
         if self.hidden_size % (2 * self.heads):
             raise ValueError(f"hidden_size {self.hidden_size} must be an even multiple of heads {self.heads}")
         if (self.steps_1x is None) == (self.tokens_per_parameter is None):
@@ -143,7 +141,7 @@ class RegimeConfig(Section):
         return masters
 
     @model_validator(mode="after")
-    def _shadow_beside_codes(self) -> RegimeConfig:
+    def _shadow_beside_codes(self) -> Self:
         if self.shadow != "none" and not BY_MASTERS[self.masters].codes:
             raise ValueError(
                 f"shadow {self.shadow!r} stands beside weights kept as codes, not beside {self.masters} masters; "
@@ -187,7 +185,7 @@ class OptimizerConfig(Section):
         return {k: v for k, v in search.items() if v is not None} if isinstance(search, dict) else search
 
     @model_validator(mode="after")
-    def _search(self) -> OptimizerConfig:
+    def _search(self) -> Self:
         for key, candidates in self.search.items():
             if not candidates or len(set(candidates)) < len(candidates):
                 raise ValueError(f"search.{key}: list each value once, at least one, e.g.  {key}: [1e-3, 3e-3]")
@@ -299,7 +297,7 @@ class TrainingConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _products_of_a_cpu(self) -> TrainingConfig:
+    def _products_of_a_cpu(self) -> Self:
         if self.device != "cpu" and self.bf16_products != "auto":
             raise ValueError(
                 f"bf16_products {self.bf16_products!r} is a choice for CPUs, and device is {self.device}; write  "

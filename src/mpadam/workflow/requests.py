@@ -3,15 +3,13 @@
 All decisions of the workflow are here, where they are tested; the rules only name files and commands.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from mpadam.canonical import canonical_json
 from mpadam.data import c4_hub, tokenizer_hub
@@ -43,7 +41,7 @@ class Workflow:
 
     # --- targets -----------------------------------------------------------------------------------------------------
 
-    def view(self, view: str) -> Workflow:
+    def view(self, view: str) -> Self:
         """The part of the study that a target runs: "" what `all` does, "paper" what `all_paper` does."""
         grids = [grid for grid in self.config.grids if view or grid.target == "all"]
         return replace(self, config=self.config.model_copy(update={"grids": grids}))
