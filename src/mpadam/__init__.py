@@ -6,8 +6,6 @@ Every rule card (`mpadam.optim.rules`) gives a class. They load on first use: `i
 configuration, needs no torch.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from mpadam.optim.rules import RULES

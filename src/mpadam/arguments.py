@@ -1,13 +1,19 @@
-"""What several commands share: arguments that name a study or a kind of a measurement, and how they end where a
-result was refused."""
+"""Arguments of commands: how a command declares them, and those that several share.
+
+ARGUMENTS = (argument("--out", type=Path), *STUDY)      as `ArgumentParser.add_argument` takes them
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+import textwrap
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mpadam.exits import EXIT_REFUSED
 
@@ -15,6 +21,53 @@ if TYPE_CHECKING:
     from mpadam.analysis.collect import Collected
     from mpadam.study.config import StudyConfig
     from mpadam.study.paths import StudyPaths
+
+#: adds itself to a parser
+Argument = Callable[[Any], Any]
+argument: Callable[..., Argument] = partial(methodcaller, "add_argument")
+
+
+def one_of(*arguments: Argument, required: bool = False) -> Argument:
+    """Arguments of which one at most is given."""
+
+    def add(parser: argparse.ArgumentParser) -> None:
+        group = parser.add_mutually_exclusive_group(required=required)
+        for each in arguments:
+            each(group)
+
+    return add
+
+
+def add_command(
+    subparsers: Any, name: str, about: str, example: str, arguments: Iterable[Argument]
+) -> argparse.ArgumentParser:
+    """The parser of a command, which ends its help with an example."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        name,
+        help=about,
+        description=about,
+        epilog="example:\n" + textwrap.indent(example, "  "),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for each in arguments:
+        each(parser)
+    return parser
+
+
+CONFIG = argument(
+    "--config", type=Path, action="append", required=True, help="configuration, each over the ones before"
+)
+RESULTS = argument(
+    "--results", type=Path, default=Path("results"), help="folder that holds the study's folder (default: results)"
+)
+#: a study and the part of its folder that a command writes
+STUDY = (
+    CONFIG,
+    RESULTS,
+    argument("--view", choices=["", "paper"], default="", help="write to this folder of the study's"),
+)
+#: the tables and figures are left to `mpadam exhibit`, as the workflow does
+RECORDS_ONLY = argument("--records-only", action="store_true", help="write no tables and figures of it")
 
 
 def exit_code(collected: Collected, command: str) -> int:
@@ -24,33 +77,8 @@ def exit_code(collected: Collected, command: str) -> int:
     return EXIT_REFUSED if collected.refusals else 0
 
 
-def count(word: str) -> int:
-    """A whole number from 1, as an argument."""
-    number = int(word)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{word}: give a whole number from 1")
-    return number
-
-
-def add_study(parser: argparse.ArgumentParser, *, view: bool = True) -> None:
-    """--config, --results and, if asked for, --view: a study and the part of its folder that a command writes."""
-    parser.add_argument(
-        "--config", type=Path, action="append", required=True, help="configuration, each over the ones before"
-    )
-    parser.add_argument(
-        "--results", type=Path, default=Path("results"), help="folder that holds the study's folder (default: results)"
-    )
-    if view:
-        parser.add_argument("--view", choices=["", "paper"], default="", help="write to this folder of the study's")
-
-
-def add_records_only(parser: argparse.ArgumentParser) -> None:
-    """--records-only: the tables and figures are left to `mpadam exhibit`, as the workflow does."""
-    parser.add_argument("--records-only", action="store_true", help="write no tables and figures of it")
-
-
-def study_of(args: argparse.Namespace) -> tuple[StudyConfig, StudyPaths]:
-    """The study that `add_study`'s arguments name. Raises ConfigError if its configuration is wrong,
+def study_of(args: Namespace) -> tuple[StudyConfig, StudyPaths]:
+    """The study that the arguments `STUDY` name. Raises ConfigError if its configuration is wrong,
     ValueError if the archive of its runs is damaged."""
     from mpadam.study.archive import open_study
     from mpadam.study.load import load_study
@@ -60,27 +88,23 @@ def study_of(args: argparse.Namespace) -> tuple[StudyConfig, StudyPaths]:
     return config, open_study(StudyPaths(config.study, args.results, args.view))
 
 
-def add_kinds(
-    parser: argparse.ArgumentParser, makes: Mapping[str, str], *, command: str, options: str, out: str
-) -> None:
+def kinds(makes: Mapping[str, str], *, command: str, options: str, out: str) -> Argument:
     """A subcommand each kind, with --options and --out.
 
     makes: kind -> what it makes. options: the module whose fields --options changes. out: what --out gets.
     """
-    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
-    for kind, makes_what in makes.items():
-        subparser = kinds.add_parser(
-            kind,
-            help=makes_what,
-            description=makes_what,
-            epilog=f"example:\n  mpadam {command} {kind} --out results/smoke/paper",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        subparser.add_argument(
-            "--options",
-            default="{}",
-            metavar="JSON",
-            help=f"fields of {options} to change; what is left out keeps its default",
-        )
-        subparser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help=out)
-        add_records_only(subparser)
+    given = argument(
+        "--options",
+        default="{}",
+        metavar="JSON",
+        help=f"fields of {options} to change; what is left out keeps its default",
+    )
+    folder = argument("--out", type=Path, required=True, metavar="FOLDER", help=out)
+
+    def add_all(parser: argparse.ArgumentParser) -> None:
+        subparsers = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
+        for kind, made in makes.items():
+            example = f"mpadam {command} {kind} --out results/smoke/paper"
+            add_command(subparsers, kind, made, example, (given, folder, RECORDS_ONLY))
+
+    return add_all

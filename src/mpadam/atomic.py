@@ -2,8 +2,6 @@
 is deleted is out of the way at once, even where a file system keeps a part of it.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

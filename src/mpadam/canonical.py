@@ -1,7 +1,5 @@
 """One text, and one checksum, for equal values of JSON."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any

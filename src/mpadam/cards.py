@@ -4,8 +4,6 @@ reading that package. Nothing else lists them. No torch here, nor in the modules
     RULES = cards_in("mpadam.optim.rules", Rule)         name -> card
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Protocol, TypeVar

@@ -3,14 +3,15 @@
 What the codes mean that it ends with is in `mpadam.exits`.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
+import inspect
 import pkgutil
 import sys
+import textwrap
 
 from mpadam import __version__, commands
+from mpadam.arguments import add_command
 from mpadam.exits import EXIT_BAD_INPUT
 from mpadam.inherited import make_own
 
@@ -36,14 +37,9 @@ def build_parser() -> argparse.ArgumentParser:
     for module_info in pkgutil.iter_modules(commands.__path__):
         module = importlib.import_module(f"{commands.__name__}.{module_info.name}")
         name = module_info.name.replace("_", "-")
-        subparser = subparsers.add_parser(
-            name,
-            help=module.HELP,
-            description=module.HELP,
-            epilog=f"example:\n  {module.EXAMPLE}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        module.add_arguments(subparser)
+        about, *_, example = inspect.cleandoc(module.__doc__ or "").split("\n\n")
+        about = " ".join(about.partition(": ")[2].split()).removesuffix(".")
+        subparser = add_command(subparsers, name, about, textwrap.dedent(example), module.ARGUMENTS)
         subparser.set_defaults(run=module.run)
     return parser
 

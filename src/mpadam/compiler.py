@@ -7,8 +7,6 @@ The outcome is remembered with what it depends on: interpreter, torch, compiler,
 code. Only `run.yaml` is written by what is remembered; a training tries again.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

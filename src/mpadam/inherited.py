@@ -6,8 +6,6 @@ variables by which torch and its libraries take this processor for an older one:
 then, and `environment.json` names them.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import sys

@@ -1,7 +1,5 @@
 """The shape of a LLaMA, and the four of the paper: GaLore's configurations (paper.md section 4)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 PAPER_VOCABULARY = 32000
@@ -16,11 +14,16 @@ class LlamaSize:
     layers: int
     heads: int
 
+    @property
+    def projections(self) -> int:
+        """Weights of attention and MLP projections of all layers, which FP8 and NVFP4 masters store low."""
+        h, f = self.hidden_size, self.intermediate_size
+        return self.layers * (4 * h * h + 3 * h * f)
+
     def parameters(self, vocab_size: int = PAPER_VOCABULARY) -> int:
         """Number of parameters, embedding and head untied, no biases."""
-        h, f = self.hidden_size, self.intermediate_size
-        attention, mlp, norms = 4 * h * h, 3 * h * f, 2 * h
-        return 2 * vocab_size * h + self.layers * (attention + mlp + norms) + h
+        norms = 2 * self.layers + 1
+        return self.projections + (2 * vocab_size + norms) * self.hidden_size
 
 
 PAPER_SIZES = {

@@ -4,8 +4,6 @@ Whether its CPU has instructions for products of bf16 matrices is what torch its
 bf16 matrices element by element (`mpadam.model.products`). torch is imported only where it is asked.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import socket

@@ -5,8 +5,6 @@ trained again or left out of a table.
 Python for a file in a folder without permission, their answer is no.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

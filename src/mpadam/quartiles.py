@@ -1,7 +1,5 @@
 """The quartiles of a few samples, by one definition everywhere."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 

@@ -6,8 +6,6 @@ The outcome is kept in the temporary folder, under a name made of what it depend
 is called each time.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -7,8 +7,6 @@ A commit is told only of the repository whose `src/mpadam` this is: never of one
 and never of one that variables such as GIT_DIR name. Where there is none, `commit_unknown` says why.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

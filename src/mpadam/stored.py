@@ -1,7 +1,5 @@
 """Reading what an earlier version, an editor or a torn disk may have left: one line says which file is not right."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

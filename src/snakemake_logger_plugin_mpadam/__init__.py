@@ -8,8 +8,6 @@ more or less of it: --printshellcmds, --verbose, --debug-dag, --quiet.
 Snakemake imports this package at every start, so what draws on a terminal is imported when it is needed.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

@@ -3,8 +3,6 @@
 Times are seconds since the epoch, as log records carry them. Nothing here writes anything.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Sequence

@@ -23,7 +23,7 @@ from mpadam.data.prepare import prepare
 from mpadam.data.sources import source_identity, text_shards
 from mpadam.data.stages import make_tokenizer, tokenize_one
 from mpadam.data.tokenizer import load_tokenizer, tokenizer_identity
-from mpadam.plan.need import largest_budget, planned
+from mpadam.plan.needs import largest_budget, planned
 from mpadam.plan.plan import make_plan
 from mpadam.study.config import StudyConfig
 from mpadam.study.load import ConfigError, load_study, merge, parse_study, read_yaml

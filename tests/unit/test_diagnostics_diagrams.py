@@ -24,7 +24,7 @@ from mpadam.exhibits.dataflow import dataflow_picture
 from mpadam.exhibits.kit.diagram import box, canvas, note
 from mpadam.exhibits.kit.pictures import WIDTH, drawing, write_picture
 from mpadam.exhibits.source import Source
-from mpadam.model.fp8.recipe import OPERAND_FORMATS
+from mpadam.model.fp8.scaling import OPERAND_FORMATS
 from mpadam.study.diagnostics import Dataflow
 
 OPTIONS = Dataflow()

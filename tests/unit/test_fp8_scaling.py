@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mpadam.model.fp8.recipe import Fp8Recipe
-from mpadam.model.fp8.scaling import MAX_SCALE, ScalingState
+from mpadam.model.fp8.scaling import MAX_SCALE, Fp8Recipe, ScalingState
 
 SLOTS = {"a.input": "input", "a.weight": "weight", "a.output": "output_gradient"}
 LARGEST = [448.0, 448.0, 57344.0]

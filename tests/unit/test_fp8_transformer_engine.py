@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from transformer_engine_stand_in import Record, stand_ins
 
 from mpadam.model.build import build_model
+from mpadam.model.capabilities import import_problem
 from mpadam.model.fp8.control import fp8_compute, fp8_enabled, fp8_state_dict, fp8_step, load_fp8_state_dict
 from mpadam.model.fp8.convert import convert_to_fp8, projections
-from mpadam.model.fp8.recipe import Fp8Recipe
-from mpadam.model.fp8.transformer_engine import import_problem
+from mpadam.model.fp8.scaling import Fp8Recipe
 from mpadam.model.loss import loss_sum, token_nll
 from mpadam.study.spec import ModelSpec
 
@@ -195,6 +195,6 @@ def test_flushed_share_uses_its_backward_scale(record: Record) -> None:
 
 
 def test_import_problem(monkeypatch: pytest.MonkeyPatch, record: Record) -> None:
-    assert import_problem() is None
+    assert import_problem("transformer_engine.pytorch") is None
     monkeypatch.setitem(sys.modules, "transformer_engine.pytorch", None)
-    assert "ModuleNotFoundError" in str(import_problem())
+    assert "ModuleNotFoundError" in str(import_problem("transformer_engine.pytorch"))

@@ -21,7 +21,7 @@ from transformer_engine_stand_in import Record, stand_ins
 from mpadam.model.build import build_model
 from mpadam.model.fp8.control import fp8_compute, fp8_enabled, fp8_state_dict, fp8_step, load_fp8_state_dict
 from mpadam.model.fp8.convert import convert_to_fp8
-from mpadam.model.fp8.recipe import Fp8Recipe
+from mpadam.model.fp8.scaling import Fp8Recipe
 from mpadam.model.loss import loss_sum, token_nll
 from mpadam.study.spec import ModelSpec
 

@@ -179,7 +179,8 @@ def test_time_limits_follow_the_fp8_backend() -> None:
 
 
 def test_i18_auto_is_planned_as_emulated_on_a_gpu_without_fp8() -> None:
-    """Which is what it becomes there, and 1.6 (1b) to 2.0 times (60m) as slow as `native`, which was planned: more than the head-room."""
+    """Which is what it becomes there, and 1.6 (1b) to 2.0 times (60m) as slow as `native`,
+    which was planned: more than the head-room."""
     regimes = {**PAPER["regimes"], "bf16-fp8": {"masters": "bf16", "compute": "fp8"}}
     training = Training(RunKey("60m", 1, "bf16-fp8", "adamw", 0))
 

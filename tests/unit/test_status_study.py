@@ -11,8 +11,7 @@ import yaml
 from mpadam.cli import main
 from mpadam.durations import duration
 from mpadam.plan.jobs import Training, runs, trials
-from mpadam.status.report import read_status, to_text
-from mpadam.status.watch import CLEAR, watch
+from mpadam.status.report import CLEAR, read_status, to_text, watch
 from mpadam.study.config import StudyConfig
 from mpadam.study.load import load_study, parse_study
 from mpadam.study.paths import StudyPaths

@@ -20,7 +20,7 @@ from mpadam.plan.assumptions import GPUS
 from mpadam.study.spec import read_run_file
 from mpadam.training import loop, provenance
 from mpadam.training.checkpoint import Progress
-from mpadam.training.throughput import flops_per_position, speed
+from mpadam.training.summary import flops_per_position, speed
 
 SECRET = "hf_0123456789verysecret"
 

@@ -30,8 +30,7 @@ import pandas as pd
 from mpadam.analysis.collect import Collected
 from mpadam.presence import is_there
 from mpadam.study.load import ConfigError
-from mpadam.study.probes import FILE
-from mpadam.study.run_folder import read_json, read_metrics
+from mpadam.study.run_folder import RunFolder, read_json, read_metrics
 
 _KEY = ("model", "budget", "regime", "optimizer", "seed")
 _WORDS = ("quantity", "branch", "role", "bin")
@@ -63,9 +62,9 @@ def read_looks(collected: Collected) -> Looks:
     frames = [_empty()]
     for run in ended.to_dict("records"):
         folder = collected.paths.records / str(run["folder"])
-        if is_there(folder / FILE):
+        if is_there(RunFolder(folder).probes):
             key = {column: run[column] for column in _KEY}
-            frames.append(in_parts(_frame(folder / FILE)).assign(**key, **_about(folder)))
+            frames.append(in_parts(_frame(RunFolder(folder).probes)).assign(**key, **_about(folder)))
     table = pd.concat(frames, ignore_index=True)[[*COLUMNS, *_ABOUT]]
     return Looks(table.astype(dict.fromkeys((*_KEY[:1], *_KEY[2:4], *_WORDS, "state_dtype"), "category")))
 

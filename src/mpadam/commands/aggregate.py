@@ -1,21 +1,17 @@
-"""`mpadam aggregate`: tables and figures from the run folders of a study."""
+"""`mpadam aggregate`: collect a study's runs and make its tables and figures.
 
-from __future__ import annotations
+mpadam aggregate --config config.yaml --config studies/smoke.yaml --results results
+"""
 
-import argparse
+from mpadam.arguments import RECORDS_ONLY, STUDY, Namespace, exit_code, study_of
 
-from mpadam.arguments import add_records_only, add_study, exit_code, study_of
-
-HELP = "collect a study's runs and make its tables and figures"
-EXAMPLE = "mpadam aggregate --config config.yaml --config studies/smoke.yaml --results results"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_study(parser)
-    add_records_only(parser)
+ARGUMENTS = (
+    *STUDY,
+    RECORDS_ONLY,
+)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Write tables/runs.csv, tables/ and figures/ of the study, print the tables; 3 if a summary was refused."""
     import sys
 

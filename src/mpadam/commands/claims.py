@@ -1,28 +1,25 @@
-"""`mpadam claims`: a verdict on every claim from the runs of a study."""
+"""`mpadam claims`: judge the paper's claims, the objections and our own questions on a study's runs.
 
-from __future__ import annotations
+mpadam claims --config config.yaml --config studies/pilot.yaml --results results --view paper
+"""
 
-import argparse
 from pathlib import Path
 
-from mpadam.arguments import add_records_only, add_study, exit_code, study_of
+from mpadam.arguments import RECORDS_ONLY, STUDY, Namespace, argument, exit_code, study_of
 
-HELP = "judge the paper's claims, the objections and our own questions on a study's runs"
-EXAMPLE = "mpadam claims --config config.yaml --config studies/pilot.yaml --results results --view paper"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_study(parser)
-    add_records_only(parser)
-    parser.add_argument("--claims", type=Path, help="claims to judge; default: those of the package")
-    parser.add_argument(
+ARGUMENTS = (
+    *STUDY,
+    RECORDS_ONLY,
+    argument("--claims", type=Path, help="claims to judge; default: those of the package"),
+    argument(
         "--pooled",
         action="store_true",
         help="one variance, the largest, for all cells of a family: few seeds tell more",
-    )
+    ),
+)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Write claims.json, tables/claims.* and figures/claims.*, print the verdicts and the hash of the claims; 3 if a
     result was refused."""
     from mpadam.analysis.collect import collect

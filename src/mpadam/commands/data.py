@@ -1,47 +1,63 @@
-"""`mpadam data`: prepares a study's text, tokenizer and token files in one job, or runs the last stage, or shows them.
+"""`mpadam data`: Prepare a study's data (text, tokenizer, token files, manifest), or inspect it: mpadam data inspect.
 
 The arguments that say which study are shared with `mpadam tokenizer`, `tokenize` and `download`.
+
+    mpadam data --config config.yaml --config studies/smoke.yaml --out results/smoke/data
+    mpadam data inspect --out results/smoke/data --sequences 5
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from mpadam.arguments import Namespace, argument, one_of
 
 if TYPE_CHECKING:
     from mpadam.study.section import Section
     from mpadam.study.text import DataConfig, TokenizerConfig
 
 AnySection = TypeVar("AnySection", bound="Section")
+log = partial(print, flush=True)
 
-HELP = "Prepare a study's data (text, tokenizer, token files, manifest), or inspect it: mpadam data inspect."
-EXAMPLE = """mpadam data --config config.yaml --config studies/smoke.yaml --out results/smoke/data
-  mpadam data inspect --out results/smoke/data --sequences 5"""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+_NAMED = (
+    argument(
+        "--config",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="study configuration; may be repeated, later ones win",
+    ),
+    argument("--request", metavar="JSON", help='the two sections themselves: {"data": {...}, "tokenizer": {...}}'),
+)
+#: the study, and its data folder: shared by the commands of the data room
+WHICH_STUDY = one_of(*_NAMED, required=True)
+DATA_FOLDER = argument("--out", type=Path, required=True, metavar="FOLDER", help="results/<study>/data")
+ARGUMENTS = (
+    argument(
         "action",
         nargs="?",
         choices=["prepare", "inspect"],
         default="prepare",
         help="inspect: documents, tokens, padding, lengths and some sequences of prepared data (default: prepare)",
-    )
-    add_study_arguments(parser, required=False)
-    parser.add_argument(
+    ),
+    one_of(*_NAMED),
+    DATA_FOLDER,
+    argument(
         "--assemble",
         action="store_true",
         help="only write the manifest of what mpadam tokenizer and mpadam tokenize left in the folder",
-    )
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="shards tokenized at the same time")
-    parser.add_argument("--sequences", type=int, default=3, metavar="N", help="sequences to show (inspect)")
-    parser.add_argument("--seed", type=int, default=0, help="whose order the sequences are from (inspect)")
+    ),
+    argument("--workers", type=int, default=1, metavar="N", help="shards tokenized at the same time"),
+    argument("--sequences", type=int, default=3, metavar="N", help="sequences to show (inspect)"),
+    argument("--seed", type=int, default=0, help="whose order the sequences are from (inspect)"),
+)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     if args.action == "inspect":
         from mpadam.data.inspection import inspection
 
@@ -53,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _prepared(args: argparse.Namespace) -> dict[str, Any]:
+def _prepared(args: Namespace) -> dict[str, Any]:
     from mpadam.data.prepare import prepare
     from mpadam.data.stages import assemble
 
@@ -78,29 +94,12 @@ def _report(out: Path, manifest: dict[str, Any]) -> None:
     )
 
 
-def add_study_arguments(parser: argparse.ArgumentParser, *, required: bool = True, out: bool = True) -> None:
-    """The arguments that the commands of the data room share: the study, and its data folder."""
-    which = parser.add_mutually_exclusive_group(required=required)
-    which.add_argument(
-        "--config",
-        type=Path,
-        action="append",
-        metavar="FILE",
-        help="study configuration; may be repeated, later ones win",
-    )
-    which.add_argument(
-        "--request", metavar="JSON", help='the two sections themselves: {"data": {...}, "tokenizer": {...}}'
-    )
-    if out:
-        parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="results/<study>/data")
-
-
-def study_sections(args: argparse.Namespace) -> tuple[DataConfig, TokenizerConfig]:
+def study_sections(args: Namespace) -> tuple[DataConfig, TokenizerConfig]:
     """The sections `data` and `tokenizer` of the study; with the C4 shards that its budgets need, where it names none.
 
     Raises ValueError when the request is no JSON or a section is missing or wrong.
     """
-    from mpadam.plan.need import planned
+    from mpadam.plan.needs import planned
     from mpadam.study.load import load_study
     from mpadam.study.text import DataConfig, TokenizerConfig
 
@@ -113,7 +112,7 @@ def study_sections(args: argparse.Namespace) -> tuple[DataConfig, TokenizerConfi
     return _section("data", DataConfig, request), _section("tokenizer", TokenizerConfig, request)
 
 
-def data_section(args: argparse.Namespace) -> DataConfig:
+def data_section(args: Namespace) -> DataConfig:
     """The section `data` alone, for commands that need no other.
 
     Raises ValueError as `study_sections`.
@@ -128,7 +127,7 @@ def data_section(args: argparse.Namespace) -> DataConfig:
     return _section("data", DataConfig, request)
 
 
-def _request(args: argparse.Namespace) -> dict[str, Any]:
+def _request(args: Namespace) -> dict[str, Any]:
     try:
         content = json.loads(args.request)
     except json.JSONDecodeError as error:
@@ -145,7 +144,3 @@ def _section(name: str, model: type[AnySection], request: dict[str, Any]) -> Any
         return model.model_validate(request[name])
     except ValidationError as error:
         raise ValueError(f"--request: {first_fault(error, root=name)}") from None
-
-
-def log(line: str) -> None:
-    print(line, flush=True)

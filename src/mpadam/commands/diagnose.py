@@ -1,13 +1,9 @@
-"""`mpadam diagnose`: small measurements, each with its figures and tables."""
+"""`mpadam diagnose`: make a diagnostic: matrix fitting, capabilities, survival grid, dataflow, overview.
 
-from __future__ import annotations
+mpadam diagnose matrix-fitting --options '{"seeds": 5}' --out results/smoke
+"""
 
-import argparse
-
-from mpadam.arguments import add_kinds
-
-HELP = "make a diagnostic: matrix fitting, capabilities, survival grid, dataflow, overview"
-EXAMPLE = "mpadam diagnose matrix-fitting --options '{\"seeds\": 5}' --out results/smoke"
+from mpadam.arguments import Namespace, kinds
 
 #: kind -> what it makes, in figures and tables of the paper
 MAKES = {
@@ -19,11 +15,10 @@ MAKES = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_kinds(parser, MAKES, command="diagnose", options="mpadam.study.diagnostics", out="results/<study>")
+ARGUMENTS = [kinds(MAKES, command="diagnose", options="mpadam.study.diagnostics", out="results/<study>")]
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Write <out>/diagnostics/<kind>/ and the figures and tables made of it."""
     from importlib import import_module
 

@@ -1,22 +1,24 @@
-"""`mpadam doctor`: what this machine can do (torch.compile is tried), and which regimes run natively on it."""
+"""`mpadam doctor`: print what this machine can do and which regimes run natively, emulated or not at all.
+
+Whether torch.compile works is tried.
+
+    mpadam doctor --json
+"""
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING
+
+from mpadam.arguments import Namespace, argument
 
 if TYPE_CHECKING:
     from mpadam.model.capabilities import Machine
 
-HELP = "print what this machine can do and which regimes run natively, emulated or not at all"
-EXAMPLE = "mpadam doctor --json"
+
+ARGUMENTS = (argument("--json", action="store_true", help="print JSON"),)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     import json
 
     from mpadam.compiler import compile_problem

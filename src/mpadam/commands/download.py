@@ -1,26 +1,28 @@
-"""`mpadam download`: a study's text and tokenizer from the hub. No other command opens a connection."""
+"""`mpadam download`: Fetch a study's text (data.source c4_hub) and tokenizer (tokenizer.source hub) from the hub, or a
+part of them.
 
-from __future__ import annotations
+No other command opens a connection.
 
-import argparse
+    mpadam download --config config.yaml --shard train-00000-of-01024
+    HF_ENDPOINT=https://mirror.example mpadam download --config config.yaml
+"""
+
 import sys
 
-from mpadam.commands.data import add_study_arguments, data_section, log, study_sections
+from mpadam.arguments import Namespace, argument, one_of
+from mpadam.commands.data import WHICH_STUDY, data_section, log, study_sections
 from mpadam.exits import EXIT_STOPPED
 
-HELP = "Fetch a study's text (data.source c4_hub) and tokenizer (tokenizer.source hub) from the hub, or a part of them."
-EXAMPLE = """mpadam download --config config.yaml --shard train-00000-of-01024
-  HF_ENDPOINT=https://mirror.example mpadam download --config config.yaml"""
+ARGUMENTS = (
+    WHICH_STUDY,
+    one_of(
+        argument("--shard", metavar="NAME", help="only this shard, e.g. validation-00000-of-00008"),
+        argument("--tokenizer", action="store_true", help="only the tokenizer"),
+    ),
+)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_study_arguments(parser, out=False)
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--shard", metavar="NAME", help="only this shard, e.g. validation-00000-of-00008")
-    which.add_argument("--tokenizer", action="store_true", help="only the tokenizer")
-
-
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """0: all files are here. 75: the hub did not answer; the bytes received are kept, and the next call continues."""
     from mpadam.data.download import download_all, download_shard, download_tokenizer
     from mpadam.data.hub import UnreachableError

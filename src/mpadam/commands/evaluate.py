@@ -1,22 +1,19 @@
-"""`mpadam evaluate`: the validation loss of a trained run, from its weights."""
+"""`mpadam evaluate`: evaluate the final weights of a run on its validation tokens.
 
-from __future__ import annotations
+mpadam evaluate --run-dir results/smoke/runs/200k/1x/bf16-bf16/m-plus-adam/seed0 --batch-size 8
+"""
 
-import argparse
 from pathlib import Path
 
-HELP = "evaluate the final weights of a run on its validation tokens"
-EXAMPLE = "mpadam evaluate --run-dir results/smoke/runs/200k/1x/bf16-bf16/m-plus-adam/seed0 --batch-size 8"
+from mpadam.arguments import Namespace, argument
+
+ARGUMENTS = (
+    argument("--run-dir", type=Path, required=True, metavar="D", help="run folder"),
+    argument("--batch-size", type=int, metavar="N", help="sequences a forward pass (default: as in training)"),
+)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--run-dir", type=Path, required=True, metavar="D", help="run folder")
-    parser.add_argument(
-        "--batch-size", type=int, metavar="N", help="sequences a forward pass (default: as in training)"
-    )
-
-
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     if args.batch_size is not None and args.batch_size < 1:
         raise ValueError(f"--batch-size {args.batch_size}: give at least 1")
     from mpadam.training.reevaluate import evaluate_folder

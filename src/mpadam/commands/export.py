@@ -1,20 +1,19 @@
-"""`mpadam export`: a trained run as a folder that Hugging Face's `from_pretrained` loads."""
+"""`mpadam export`: write weights, configuration and tokenizer of a completed run for transformers' from_pretrained.
 
-from __future__ import annotations
+mpadam export results/smoke/runs/200k/1x/bf16-bf16/m-plus-adam/seed0 exported/m-plus-adam
+"""
 
-import argparse
 from pathlib import Path
 
-HELP = "write weights, configuration and tokenizer of a completed run for transformers' from_pretrained"
-EXAMPLE = "mpadam export results/smoke/runs/200k/1x/bf16-bf16/m-plus-adam/seed0 exported/m-plus-adam"
+from mpadam.arguments import Namespace, argument
+
+ARGUMENTS = (
+    argument("run_dir", type=Path, metavar="RUN", help="run folder"),
+    argument("out", type=Path, metavar="OUT", help="new folder"),
+)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_dir", type=Path, metavar="RUN", help="run folder")
-    parser.add_argument("out", type=Path, metavar="OUT", help="new folder")
-
-
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     from mpadam.training.export import export_run
 
     export_run(args.run_dir, args.out)

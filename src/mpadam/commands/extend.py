@@ -1,46 +1,43 @@
-"""`mpadam extend`: make the further trials that the best trial of a tuning asks for."""
+r"""`mpadam extend`: train further trials of a tuning while its best one has no neighbour to compare it with.
 
-from __future__ import annotations
+    mpadam extend --trials results/smoke/tuning/200k/bf16-bf16/adamw/trial{0,1} \
+      --searched '{"trials": [{"lr": 0.001}, {"lr": 0.003}], "extend": 2}' --out extension.yaml
+"""
 
-import argparse
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mpadam.arguments import Namespace, argument
 from mpadam.commands.train import check_minutes, in_ranks, train_one
 from mpadam.training.ranks import Ranks
 from mpadam.training.stopping import Stopper
-
-HELP = "train further trials of a tuning while its best one has no neighbour to compare it with"
-EXAMPLE = (
-    "mpadam extend --trials results/smoke/tuning/200k/bf16-bf16/adamw/trial{0,1} \\\n"
-    '    --searched \'{"trials": [{"lr": 0.001}, {"lr": 0.003}], "extend": 2}\' --out extension.yaml'
-)
 
 
 class _NotDoneError(Exception):
     """A further trial did not end; the exit code is its argument."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--trials", required=True, type=Path, nargs="+", help="folder of each finished trial, in order")
-    parser.add_argument(
+ARGUMENTS = (
+    argument("--trials", required=True, type=Path, nargs="+", help="folder of each finished trial, in order"),
+    argument(
         "--searched",
         required=True,
         help="JSON: `trials` lists the searched values of each trial, `extend` says how many further ones there may be",
-    )
-    parser.add_argument("--out", required=True, type=Path, help="record of the further trials, to write at the end")
-    parser.add_argument(
+    ),
+    argument("--out", required=True, type=Path, help="record of the further trials, to write at the end"),
+    argument(
         "--stop-after-minutes", type=float, metavar="M", help="then finish the step, save, and end with exit code 75"
-    )
+    ),
+)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     check_minutes(args.stop_after_minutes)
     return in_ranks(args, partial(_extend, args))
 
 
-def _extend(args: argparse.Namespace, stop: Stopper, ranks: Ranks) -> int:
+def _extend(args: Namespace, stop: Stopper, ranks: Ranks) -> int:
     from mpadam.atomic import write_text
     from mpadam.commands.tune import read_searched
     from mpadam.study.load import to_yaml

@@ -1,35 +1,28 @@
-"""`mpadam from-reference`: a launch command of the reference implementation as a run of this project."""
+r"""`mpadam from-reference`: turn a launch command of the reference implementation into a run.yaml, or into a study.
 
-from __future__ import annotations
+    mpadam from-reference 'torchrun --standalone --nproc_per_node=2 main.py --model_config ...' \
+      --data results/paper/data --run-dir runs/reference
+    mpadam from-reference - --out studies/reference.yaml < launch.sh
+    (a run.yaml names the data's fingerprint, so it needs prepared data; a study does not)
+"""
 
-import argparse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-HELP = "turn a launch command of the reference implementation into a run.yaml, or into a study"
-EXAMPLE = (
-    "mpadam from-reference 'torchrun --standalone --nproc_per_node=2 main.py --model_config ...' \\\n"
-    "    --data results/paper/data --run-dir runs/reference\n"
-    "  mpadam from-reference - --out studies/reference.yaml < launch.sh\n"
-    "  (a run.yaml names the data's fingerprint, so it needs prepared data; a study does not)"
+from mpadam.arguments import Namespace, argument
+
+ARGUMENTS = (
+    argument("launch", metavar="COMMAND", help="the launch command in quotes; - reads it from standard input"),
+    argument("--data", type=Path, metavar="FOLDER", help="prepared data (results/<study>/data): for run.yaml"),
+    argument("--run-dir", type=Path, metavar="D", help="folder to write run.yaml into; needs --data"),
+    argument("--out", type=Path, metavar="FILE", help="file for the study; default: standard output"),
+    argument("--device", choices=("cuda", "cpu"), default="cuda", help="what to train on (default: cuda)"),
+    argument("--epochs", type=int, default=1, help="passes over the text that the run may take (default: 1)"),
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "launch", metavar="COMMAND", help="the launch command in quotes; - reads it from standard input"
-    )
-    parser.add_argument(
-        "--data", type=Path, metavar="FOLDER", help="prepared data (results/<study>/data): for run.yaml"
-    )
-    parser.add_argument("--run-dir", type=Path, metavar="D", help="folder to write run.yaml into; needs --data")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="file for the study; default: standard output")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="what to train on (default: cuda)")
-    parser.add_argument("--epochs", type=int, default=1, help="passes over the text that the run may take (default: 1)")
-
-
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Write run.yaml or the study, and say how to go on and what was left out."""
     import sys
 

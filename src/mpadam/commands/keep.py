@@ -1,20 +1,20 @@
-"""`mpadam keep`: the part of a study that is small enough to publish."""
+"""`mpadam keep`: keep what is needed to check a study's results, its runs and trials in one archive; no weights, no
+tokens.
 
-from __future__ import annotations
+    mpadam keep results/pilot results/example/pilot
+"""
 
-import argparse
 from pathlib import Path
 
-HELP = "keep what is needed to check a study's results, its runs and trials in one archive; no weights, no tokens"
-EXAMPLE = "mpadam keep results/pilot results/example/pilot"
+from mpadam.arguments import Namespace, argument
+
+ARGUMENTS = (
+    argument("study", type=Path, metavar="STUDY", help="folder of a study, results/<study>"),
+    argument("out", type=Path, metavar="OUT", help="new folder; mpadam site makes its pages"),
+)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("study", type=Path, metavar="STUDY", help="folder of a study, results/<study>")
-    parser.add_argument("out", type=Path, metavar="OUT", help="new folder; mpadam site makes its pages")
-
-
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     from mpadam.study.keep import keep
 
     kept = keep(args.study, args.out)

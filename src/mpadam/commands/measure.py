@@ -1,13 +1,9 @@
-"""`mpadam measure`: what optimizers cost in time and memory."""
+"""`mpadam measure`: measure the time of an optimizer step, or bytes per parameter.
 
-from __future__ import annotations
+mpadam measure step-time --options '{"rounds": 5}' --out results/smoke/paper
+"""
 
-import argparse
-
-from mpadam.arguments import add_kinds
-
-HELP = "measure the time of an optimizer step, or bytes per parameter"
-EXAMPLE = "mpadam measure step-time --options '{\"rounds\": 5}' --out results/smoke/paper"
+from mpadam.arguments import Namespace, kinds
 
 KINDS = {
     "step-time": "time of one step of each optimizer, with weights stored in each format, next to torch's fused AdamW",
@@ -15,11 +11,10 @@ KINDS = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_kinds(parser, KINDS, command="measure", options="mpadam.study.measure", out="gets tables/ and measure/")
+ARGUMENTS = [kinds(KINDS, command="measure", options="mpadam.study.measure", out="gets tables/ and measure/")]
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Write the table of the measurement, and print it."""
     from mpadam.measure.produce import produce
     from mpadam.study.measure import parse_options

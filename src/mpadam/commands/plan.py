@@ -1,23 +1,21 @@
-"""`mpadam plan`: what a study asks for, before anything is submitted."""
+"""`mpadam plan`: jobs, FLOPs, positions, gigabytes and GPU-hours of a study, by stated assumptions and from its
+finished runs.
 
-from __future__ import annotations
+    mpadam plan --config config.yaml --config studies/smoke.yaml --results results
+"""
 
-import argparse
-
-from mpadam.arguments import add_study
+from mpadam.arguments import CONFIG, RESULTS, Namespace, argument
 from mpadam.exits import EXIT_BAD_INPUT
 
-HELP = "jobs, FLOPs, positions, gigabytes and GPU-hours of a study, by stated assumptions and from its finished runs"
-EXAMPLE = "mpadam plan --config config.yaml --config studies/smoke.yaml --results results"
+ARGUMENTS = (
+    CONFIG,
+    RESULTS,
+    argument("--gpu", help="the GPU to plan for: h100, h200 or a100 (default: by cluster.gpu_model)"),
+    argument("--json", action="store_true", help="all numbers, unrounded, as JSON"),
+)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_study(parser, view=False)
-    parser.add_argument("--gpu", help="the GPU to plan for: h100, h200 or a100 (default: by cluster.gpu_model)")
-    parser.add_argument("--json", action="store_true", help="all numbers, unrounded, as JSON")
-
-
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Print the plan; 2 if the text cannot supply a budget."""
     import json
     import sys

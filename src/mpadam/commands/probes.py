@@ -1,31 +1,25 @@
-"""`mpadam probes`: a table and figures of what runs saw when they looked at their updates."""
+"""`mpadam probes`: make the table and figures of the probes that runs took of their updates.
 
-from __future__ import annotations
+mpadam probes --config config.yaml --config studies/pilot.yaml --results results --view paper
+"""
 
-import argparse
+from mpadam.arguments import STUDY, Namespace, study_of
 
-from mpadam.arguments import add_study, study_of
-
-HELP = "make the table and figures of the probes that runs took of their updates"
-EXAMPLE = "mpadam probes --config config.yaml --config studies/pilot.yaml --results results --view paper"
+ARGUMENTS = STUDY
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_study(parser)
-
-
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Write tables/probes.csv, and figures of survival (one a regime), descent and staleness."""
     from mpadam.analysis.collect import collect
     from mpadam.atomic import write_text
     from mpadam.exhibits.registry import needing
     from mpadam.exhibits.source import source_of
     from mpadam.exhibits.write import write
-    from mpadam.study.probes import TABLE
+    from mpadam.study.paths import PROBES
 
     config, paths = study_of(args)
     source = source_of(collect(config, paths))
-    table = paths.output / "tables" / f"{TABLE}.csv"
+    table = paths.output / "tables" / f"{PROBES}.csv"
     table.parent.mkdir(parents=True, exist_ok=True)
     write_text(table, source.looks.to_csv())
     write(needing("looks", config), source)

@@ -1,20 +1,14 @@
-"""`mpadam site`: the pages of a study."""
+"""`mpadam site`: make index.html of a study and a page for each cell, to open from disk.
 
-from __future__ import annotations
+mpadam site --config config.yaml --config studies/smoke.yaml --results results
+"""
 
-import argparse
+from mpadam.arguments import STUDY, Namespace, study_of
 
-from mpadam.arguments import add_study, study_of
-
-HELP = "make index.html of a study and a page for each cell, to open from disk"
-EXAMPLE = "mpadam site --config config.yaml --config studies/smoke.yaml --results results"
+ARGUMENTS = STUDY
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_study(parser)
-
-
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     from mpadam.analysis.collect import collect
     from mpadam.site.write import write_site
 

@@ -1,33 +1,31 @@
-"""`mpadam spec`: write the run.yaml of runs or trials."""
+r"""`mpadam spec`: write run.yaml: every field that changes a run's numbers, and their hash.
+
+    mpadam spec --request "$REQUEST" --manifest results/smoke/data/manifest.json \
+      --selected results/smoke/tuning/200k/bf16-bf16/adamw/selected.yaml --out RUN_DIR/run.yaml
+    (REQUEST is the JSON that the workflow makes of the configuration: snakemake -n -p shows it)
+"""
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from mpadam.arguments import Namespace, argument
 
 if TYPE_CHECKING:
     from mpadam.study.auto import Auto
     from mpadam.study.spec import RunFile
 
-HELP = "write run.yaml: every field that changes a run's numbers, and their hash"
-EXAMPLE = (
-    'mpadam spec --request "$REQUEST" --manifest results/smoke/data/manifest.json \\\n'
-    "    --selected results/smoke/tuning/200k/bf16-bf16/adamw/selected.yaml --out RUN_DIR/run.yaml\n"
-    "  (REQUEST is the JSON that the workflow makes of the configuration: snakemake -n -p shows it)"
+
+ARGUMENTS = (
+    argument("--request", required=True, nargs="+", help="what the configuration says of each run, as JSON"),
+    argument("--manifest", required=True, type=Path, help="manifest.json of the study's data"),
+    argument("--selected", nargs="*", default=[], help="selected.yaml of each run's tuning, - where a run has none"),
+    argument("--out", required=True, type=Path, nargs="+", help="the run.yaml of each, to write"),
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--request", required=True, nargs="+", help="what the configuration says of each run, as JSON")
-    parser.add_argument("--manifest", required=True, type=Path, help="manifest.json of the study's data")
-    parser.add_argument(
-        "--selected", nargs="*", default=[], help="selected.yaml of each run's tuning, - where a run has none"
-    )
-    parser.add_argument("--out", required=True, type=Path, nargs="+", help="the run.yaml of each, to write")
-
-
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     import json
 
     from mpadam.stored import stored
@@ -48,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(
-    request: dict[str, Any], selected: dict[str, float], manifest: dict[str, Any], args: argparse.Namespace, out: Path
+    request: dict[str, Any], selected: dict[str, float], manifest: dict[str, Any], args: Namespace, out: Path
 ) -> None:
     """Write a run's specification; what training has begun here keeps what "auto" meant when it began, where the rest
     is the same: another processor or another seed is no reason to train a finished run again."""

@@ -1,29 +1,32 @@
-"""`mpadam status`: how far a study is, from its run folders alone."""
+"""`mpadam status`: runs and trials: waiting, running (step, loss, ETA), stopped, stale, failed, diverged, done,
+unreadable.
 
-from __future__ import annotations
+    mpadam status --config config.yaml --config studies/smoke.yaml
+"""
 
-import argparse
-
-from mpadam.arguments import add_study
-
-HELP = "runs and trials: waiting, running (step, loss, ETA), stopped, stale, failed, diverged, done, unreadable"
-EXAMPLE = "mpadam status --config config.yaml --config studies/smoke.yaml"
+from mpadam.arguments import CONFIG, RESULTS, Namespace, argument
 
 WATCH_SECONDS = 30.0
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_study(parser, view=False)
-    parser.add_argument(
-        "--watch", type=float, nargs="?", const=WATCH_SECONDS, metavar="SECONDS",
+ARGUMENTS = (
+    CONFIG,
+    RESULTS,
+    argument(
+        "--watch",
+        type=float,
+        nargs="?",
+        const=WATCH_SECONDS,
+        metavar="SECONDS",
         help=f"again every so often (default: {WATCH_SECONDS:.0f}) until nothing is left to do, or Ctrl-C",
-    )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="all trainings as JSON; with --watch one line per reading")
+    ),
+    argument("--json", action="store_true", help="all trainings as JSON; with --watch one line per reading"),
+)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Print the status, once or again and again."""
-    from mpadam.status.watch import watch
+    from mpadam.status.report import watch
     from mpadam.study.load import load_study
 
     if args.watch is not None and not args.watch > 0:

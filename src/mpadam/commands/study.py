@@ -1,21 +1,20 @@
-"""`mpadam study`: the resolved configuration of a study."""
+"""`mpadam study`: check a configuration and print or write it with everything resolved.
 
-from __future__ import annotations
+mpadam study --config config.yaml --config studies/smoke.yaml
+"""
 
-import argparse
 from pathlib import Path
 
-HELP = "check a configuration and print or write it with everything resolved"
-EXAMPLE = "mpadam study --config config.yaml --config studies/smoke.yaml"
+from mpadam.arguments import Namespace, argument
+
+ARGUMENTS = (
+    argument("--config", type=Path, action="append", default=[], help="file, each over the ones before"),
+    argument("--content", help="the merged configuration as JSON, in place of files"),
+    argument("--out", type=Path, help="file to write; default: standard output"),
+)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", type=Path, action="append", default=[], help="file, each over the ones before")
-    parser.add_argument("--content", help="the merged configuration as JSON, in place of files")
-    parser.add_argument("--out", type=Path, help="file to write; default: standard output")
-
-
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     import json
 
     from mpadam.atomic import write_text

@@ -1,27 +1,25 @@
-"""`mpadam tokenize`: the second stage of a study's data, one shard per job."""
+"""`mpadam tokenize`: Tokenize one shard (the second stage of mpadam data): validation shards first, training shards
+then in any order.
 
-from __future__ import annotations
+    mpadam tokenize --config config.yaml --out results/paper/data --shard train-00000-of-01024
+"""
 
-import argparse
 import os
 
-from mpadam.commands.data import add_study_arguments, data_section, log
+from mpadam.arguments import Namespace, argument
+from mpadam.commands.data import DATA_FOLDER, WHICH_STUDY, data_section, log
 
-HELP = (
-    "Tokenize one shard (the second stage of mpadam data): validation shards first, training shards then in any order."
-)
-EXAMPLE = "mpadam tokenize --config config.yaml --out results/paper/data --shard train-00000-of-01024"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_study_arguments(parser)
-    parser.add_argument("--shard", required=True, metavar="NAME", help="e.g. validation-00000-of-00008")
-    parser.add_argument(
+ARGUMENTS = (
+    WHICH_STUDY,
+    DATA_FOLDER,
+    argument("--shard", required=True, metavar="NAME", help="e.g. validation-00000-of-00008"),
+    argument(
         "--threads", type=int, default=1, metavar="N", help="of this job (default 1: shards share the cores better)"
-    )
+    ),
+)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     os.environ["RAYON_NUM_THREADS"] = str(args.threads)  # where the tokenizer's library reads it, when first used
     from mpadam.data.stages import tokenize_one
 

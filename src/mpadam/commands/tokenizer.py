@@ -1,20 +1,15 @@
-"""`mpadam tokenizer`: the first stage of a study's data alone."""
+"""`mpadam tokenizer`: Train or copy a study's tokenizer (the first stage of mpadam data, as a separate job).
 
-from __future__ import annotations
+mpadam tokenizer --config config.yaml --out results/paper/data
+"""
 
-import argparse
+from mpadam.arguments import Namespace
+from mpadam.commands.data import DATA_FOLDER, WHICH_STUDY, log, study_sections
 
-from mpadam.commands.data import add_study_arguments, log, study_sections
-
-HELP = "Train or copy a study's tokenizer (the first stage of mpadam data, as a separate job)."
-EXAMPLE = "mpadam tokenizer --config config.yaml --out results/paper/data"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_study_arguments(parser)
+ARGUMENTS = (WHICH_STUDY, DATA_FOLDER)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     from mpadam.data.stages import make_tokenizer
 
     data, tokenizer = study_sections(args)

@@ -1,19 +1,18 @@
-"""`mpadam train`: train the runs of one or more folders, each from its `run.yaml`."""
+"""`mpadam train`: train the run that a folder's run.yaml describes, from its newest checkpoint if there is one.
 
-from __future__ import annotations
+mpadam train --run-dir results/smoke/runs/200k/1x/bf16-bf16/m-plus-adam/seed0
+"""
 
-import argparse
 import errno
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from mpadam.arguments import Namespace, argument
 from mpadam.exits import EXIT_BAD_INPUT, EXIT_REFUSED, EXIT_STOPPED
 from mpadam.training.ranks import Ranks, joined
 from mpadam.training.stopping import EndedAtOnceError, Stopper
 
-HELP = "train the run that a folder's run.yaml describes, from its newest checkpoint if there is one"
-EXAMPLE = "mpadam train --run-dir results/smoke/runs/200k/1x/bf16-bf16/m-plus-adam/seed0"
 FULL_DISK = {
     errno.ENOSPC: "make room",
     errno.EDQUOT: "make room within your quota, or have it raised",
@@ -21,27 +20,28 @@ FULL_DISK = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+ARGUMENTS = (
+    argument(
         "--run-dir", type=Path, nargs="+", required=True, metavar="D", help="run folders, trained one after another"
-    )
-    parser.add_argument(
+    ),
+    argument(
         "--replace", action="store_true", help="discard checkpoints of a run with another hash (else: exit code 3)"
-    )
-    parser.add_argument(
+    ),
+    argument(
         "--change-world-size",
         action="store_true",
         help="continue from a checkpoint of another number of processes (else: exit code 3)",
-    )
-    parser.add_argument(
+    ),
+    argument(
         "--processes", type=int, default=1, metavar="N", help="train each run by N processes, one a GPU (default: 1)"
-    )
-    parser.add_argument(
+    ),
+    argument(
         "--stop-after-minutes", type=float, metavar="M", help="then finish the step, save, and end with exit code 75"
-    )
+    ),
+)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     check_minutes(args.stop_after_minutes)
     if args.processes < 1:
         raise ValueError(f"--processes {args.processes}: give at least 1")
@@ -57,7 +57,7 @@ def check_minutes(minutes: float | None) -> None:
         raise ValueError(f"--stop-after-minutes {minutes}: give a number of minutes from 0")
 
 
-def in_ranks(args: argparse.Namespace, work: Callable[[Stopper, Ranks], int]) -> int:
+def in_ranks(args: Namespace, work: Callable[[Stopper, Ranks], int]) -> int:
     """Do `work`, which trains, on this process or those that torchrun has started; returns its exit code."""
     try:
         with Stopper(args.stop_after_minutes) as stop, joined() as ranks:
@@ -67,7 +67,7 @@ def in_ranks(args: argparse.Namespace, work: Callable[[Stopper, Ranks], int]) ->
         return error.exit_code
 
 
-def _train_all(args: argparse.Namespace, stop: Stopper, ranks: Ranks) -> int:
+def _train_all(args: Namespace, stop: Stopper, ranks: Ranks) -> int:
     """Train the folders one after another; returns the first exit code that is not 0.
 
     A run that fails or is refused does not keep the others from training; one that has to stop does.
@@ -81,7 +81,7 @@ def _train_all(args: argparse.Namespace, stop: Stopper, ranks: Ranks) -> int:
     return first
 
 
-def _arguments(args: argparse.Namespace) -> list[str]:
+def _arguments(args: Namespace) -> list[str]:
     """The command line of each of several processes."""
     given = ["--run-dir", *map(str, args.run_dir)]
     given += ["--replace"] if args.replace else []

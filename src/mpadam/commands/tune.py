@@ -1,29 +1,26 @@
-"""`mpadam tune`: choose the rates of one tuning from its finished trials."""
+r"""`mpadam tune`: choose the rates of one (model, regime, optimizer) from its finished trials.
 
-from __future__ import annotations
+    mpadam tune --trials results/smoke/tuning/200k/bf16-bf16/adamw/trial*/summary.json \
+      --searched '{"trials": [{"lr": 0.001}, {"lr": 0.003}]}' --out selected.yaml
+"""
 
-import argparse
 from pathlib import Path
 from typing import Any
 
-HELP = "choose the rates of one (model, regime, optimizer) from its finished trials"
-EXAMPLE = (
-    "mpadam tune --trials results/smoke/tuning/200k/bf16-bf16/adamw/trial*/summary.json \\\n"
-    '    --searched \'{"trials": [{"lr": 0.001}, {"lr": 0.003}]}\' --out selected.yaml'
-)
+from mpadam.arguments import Namespace, argument
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--trials", required=True, type=Path, nargs="+", help="summary.json of each trial, in order")
-    parser.add_argument(
+ARGUMENTS = (
+    argument("--trials", required=True, type=Path, nargs="+", help="summary.json of each trial, in order"),
+    argument(
         "--searched",
         required=True,
         help="JSON: `trials` lists the searched values of each trial, `extend` says how many further ones may count",
-    )
-    parser.add_argument("--out", required=True, type=Path, help="selected.yaml to write")
+    ),
+    argument("--out", required=True, type=Path, help="selected.yaml to write"),
+)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     from mpadam.atomic import write_text
     from mpadam.study.load import to_yaml
     from mpadam.study.tuning import select, with_further

@@ -5,16 +5,12 @@ for the mask, and with FlashAttention once in each layer if the batch has one ro
 the GPU. Nothing else of Transformers' attention depends on it, so the results are the same bits without.
 """
 
-from __future__ import annotations
-
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from torch import nn
-    from transformers.models.llama.modeling_llama import LlamaForCausalLM
+from torch import nn
+from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 _NO_MASK = "causal"  # to Transformers, a kind of attention for which it makes no mask
 

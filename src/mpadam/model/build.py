@@ -5,8 +5,6 @@ and then cast. So the initial weights are the same bits on every device, in ever
 state of the global generators, and regimes of one seed start from the same numbers.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from transformers.models.llama.configuration_llama import LlamaConfig

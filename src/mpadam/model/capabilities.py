@@ -10,8 +10,6 @@ in FP8 and NVFP4 are *storage* on every machine: decoded to bf16 before each pro
 products need compute capability 10.0 (Blackwell, sm_100), and no regime of the study asks for them.
 """
 
-from __future__ import annotations
-
 import importlib
 import platform
 import shutil
@@ -24,7 +22,6 @@ from typing import Any
 import torch
 
 from mpadam.machine import cpu_name, gpu, installed, native_bf16_products
-from mpadam.model.fp8.transformer_engine import import_problem
 from mpadam.numerics.formats import BY_MASTERS
 from mpadam.study.fp8_backend import check_backend, resolve_backend
 
@@ -185,7 +182,7 @@ def _problems(attention: str, liger: bool, backend: str | None, device: str, mac
         yield from _kernel_problems("liger = true", "liger_kernel", "liger: false", device, machine)
     if backend is not None:
         try:
-            problem = import_problem() if backend == "transformer_engine" else None
+            problem = import_problem("transformer_engine.pytorch") if backend == "transformer_engine" else None
             check_backend(backend, device=device, capability=machine.capability, transformer_engine=problem)
         except ValueError as error:
             yield str(error)
@@ -198,14 +195,15 @@ def _kernel_problems(asked: str, package: str, instead: str, device: str, machin
     elif machine.capability < FLASH_CAPABILITY:
         have = ".".join(map(str, machine.capability))
         yield f"{asked} needs a GPU of compute capability 8.0 or higher, this one has {have}; write  {instead}"
-    elif (problem := _import_problem(package)) is not None:
+    elif (problem := import_problem(package)) is not None:
         yield (
             f"{asked}, but {package} cannot be imported ({problem}); install it with  "
             f"pip install {PACKAGES[package]}  or write  {instead}"
         )
 
 
-def _import_problem(package: str) -> str | None:
+def import_problem(package: str) -> str | None:
+    """Why a package cannot be imported; None if it can."""
     try:
         importlib.import_module(package)
     except (ImportError, OSError, RuntimeError) as error:  # they load CUDA libraries on import

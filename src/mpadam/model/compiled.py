@@ -13,25 +13,21 @@ shape and of the device: `deterministic` lets no measurement choose how a sum is
 may be timed, changes no number. Casts to bf16 are carried out where eager code has them (`emulate_precision_casts`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from mpadam.compiler import vector_bits
 from mpadam.model.rotary import rotate_with
 
-if TYPE_CHECKING:
-    from transformers.models.llama.modeling_llama import LlamaForCausalLM
-
 OPTIONS = {"emulate_precision_casts": True, "deterministic": True}
+#: Graphs of one piece at most: shapes of a model, with and without gradients. Beyond it torch raises an error.
 _SHAPES = 64
-"""Graphs of one piece at most: shapes of a model, with and without gradients. Beyond it torch raises an error."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 

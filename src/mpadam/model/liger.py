@@ -7,14 +7,10 @@ Liger also puts names of its own into Transformers' module of the LLaMA, which i
 out again at once; the rotary embedding is Liger's while a model of this kind is in its forward pass.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from transformers.models.llama import modeling_llama
+from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from mpadam.model.rotary import rotate_with
-
-if TYPE_CHECKING:
-    from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 
 def apply_liger(model: LlamaForCausalLM) -> LlamaForCausalLM:
@@ -23,7 +19,6 @@ def apply_liger(model: LlamaForCausalLM) -> LlamaForCausalLM:
     model: on the GPU, and in FP8 already where it computes in FP8.
     """
     from liger_kernel.transformers import apply_liger_kernel_to_llama
-    from transformers.models.llama import modeling_llama
 
     names = vars(modeling_llama)
     before = names.copy()

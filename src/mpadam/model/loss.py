@@ -11,18 +11,14 @@ softmax is at hand then, so this is also less work than to differentiate in a se
 GPU two kernels instead of some fifteen.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from mpadam.model.compiled import compiled as through_compile
-
-if TYPE_CHECKING:
-    from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 IGNORED = -100
 CHUNK_BYTES = 2**28  # of float32 logits alive at a time; a constant, since it decides the order of sums

@@ -15,8 +15,6 @@ where torch has no fast products. Runs on CUDA, and runs older than the field, n
     loss.backward()
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any

@@ -4,19 +4,15 @@ That module is the whole process's. The function is there while the model is in 
 other models of the process stay what they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from transformers.models.llama.modeling_llama import LlamaForCausalLM
+from transformers.models.llama import modeling_llama
+from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 
 def rotate_with(rotary: Callable[..., Any], model: LlamaForCausalLM) -> None:
     """Let Transformers find `rotary` during each forward pass of `model`, and its own at other times."""
-    from transformers.models.llama import modeling_llama
-
     names = vars(modeling_llama)
     own = names["apply_rotary_pos_emb"]
     model.model.register_forward_pre_hook(lambda *_: names.update(apply_rotary_pos_emb=rotary))

@@ -4,16 +4,11 @@ Gate and up projection compute a few columns of zeros more, silu(0) * 0 stays ze
 Weights keep their shapes, and are filled up in each call; what is computed of them is the same sum with more zeros.
 """
 
-from __future__ import annotations
-
 from functools import partial
-from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 from torch.nn import functional
-
-if TYPE_CHECKING:
-    from transformers.models.llama.modeling_llama import LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 ALIGNMENT = 16
 

@@ -1,7 +1,5 @@
 """What sets of trainings come to, and what a model in a regime costs; with what a reader should know of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Shares of peaks and CPU rates are guesses on the careful side, made before any r
 (`mpadam.plan.observed`). Bytes are counted. docs/costs.md explains how they are used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

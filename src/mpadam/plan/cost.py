@@ -9,8 +9,6 @@ h hidden, f intermediate, L layers, s sequence length, V vocabulary. A multiply-
 in full, as is usual for MFU, though a causal kernel skips half; look-ups, norms and the optimizer count nothing.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -33,7 +31,7 @@ from mpadam.plan.assumptions import (
     Gpu,
     SizeClass,
 )
-from mpadam.study.config import EvaluationConfig, ModelConfig, RegimeConfig, TrainingConfig
+from mpadam.study.run_config import EvaluationConfig, ModelConfig, RegimeConfig, TrainingConfig
 
 BACKWARD_AND_FORWARD = 3
 CHUNK_BYTES = 2**28  # of float32 logits at a time in `mpadam.model.loss`
@@ -72,8 +70,7 @@ class Shape:
     @property
     def low_precision_parameters(self) -> int:
         """Those that FP8 and NVFP4 masters store low: attention and MLP projections (paper.md section 3)."""
-        h, f = self.model.hidden_size, self.model.intermediate_size
-        return self.model.layers * (4 * h * h + 3 * h * f)
+        return self.model.size.projections
 
     @property
     def flops(self) -> Flops:

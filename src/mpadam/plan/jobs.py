@@ -1,7 +1,5 @@
 """The trainings of a study, runs and tuning trials alike, and where each has its folder."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -5,8 +5,6 @@ model.seconds(Training(RunKey("60m", 1, "bf16-bf16", "adamw", 0)))
 runtime_minutes(config, key, attempt=1), gpus(config, "60m")      what the workflow asks Slurm for
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,6 +1,4 @@
-"""What the budgets need of the text, and what that weighs."""
-
-from __future__ import annotations
+"""What the budgets need of the text, and what that weighs; how much of C4, before anything is fetched."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,13 +6,15 @@ from typing import Any
 
 from mpadam.plan import supply
 from mpadam.plan.assumptions import C4_EN
-from mpadam.plan.jobs import Training
+from mpadam.plan.jobs import Training, runs
 from mpadam.plan.model import CostModel
 from mpadam.plan.supply import Supply
 from mpadam.study.config import StudyConfig
-from mpadam.study.grid import RunKey
+from mpadam.study.grid import RunKey, tuning_keys
+from mpadam.study.load import ConfigError
 from mpadam.study.paths import StudyPaths
 from mpadam.study.run_folder import read_json
+from mpadam.study.text import DataConfig
 
 
 @dataclass(frozen=True)
@@ -122,3 +122,33 @@ def shortages(config: StudyConfig, budgets: Iterable[BudgetNeed], supplied: Supp
     """A line for each budget that the text cannot supply, with the numbers and what to write."""
     found = ((b, supply.shortage(b.sequences, supplied, config.data)) for b in budgets)
     return [f"model {b.model} at budget {b.budget} {why}" for b, why in found if why is not None]
+
+
+# --- before anything is fetched --------------------------------------------------------------------------------------
+
+
+def planned(study: StudyConfig) -> DataConfig:
+    """The section `data`, with the number of training shards to fetch filled in (source c4_hub).
+
+    Raises ConfigError where C4 has too little text for the largest budget, with the numbers.
+    """
+    data = study.data
+    if data.source != "c4_hub" or data.train_shards is not None:
+        return data
+    sequences = largest_budget(study)
+    shards = supply.shards_needed(sequences, data)
+    if shards > C4_EN.train_shards:
+        available = supply.sequences_of(C4_EN.train_documents, data)
+        raise ConfigError(
+            f"data: the largest budget needs {sequences:,} training sequences, {shards:,} shards of C4, which has "
+            f"{C4_EN.train_shards:,} ({available:,} sequences), and data.epochs {data.epochs} allows "
+            f"{available * data.epochs:,}; lower the budget, or write  epochs: {-(-sequences // available)}"
+        )
+    return data.model_copy(update={"train_shards": shards})
+
+
+def largest_budget(study: StudyConfig) -> int:
+    """Training sequences that the longest run or trial of the study reads."""
+    model = CostModel(study)
+    trainings = [*runs(study), *(Training(key, 0) for key in tuning_keys(study))]
+    return max(model.work(training).sequences for training in trainings)

@@ -1,7 +1,5 @@
 """What finished runs took: their summaries replace the assumptions about runs of the same model and regime."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any

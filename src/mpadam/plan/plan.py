@@ -5,8 +5,6 @@
 Only trainings are planned: diagnostics, tables and figures take minutes.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any

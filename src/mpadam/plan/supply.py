@@ -5,8 +5,6 @@ published about C4. Only the first is exact, and only the first and the last lea
 filling up.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ Lines joined by backslashes, quotes and environment variables are understood as 
 stays as it is.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 import shlex

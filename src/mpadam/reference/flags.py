@@ -4,8 +4,6 @@ The trap of these flags (paper.md section 1): the suffix `_m` is the *additive* 
 *multiplicative* ("exponent") one, and the rate without a suffix, `--lr`, is the additive one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Which model a `--model_config` names: one of GaLore's by its file name, or a file of the same kind."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """The regime of a launch command: how weights are stored, what multiplies them (paper.md section 3)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

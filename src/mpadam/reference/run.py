@@ -1,7 +1,5 @@
 """The run.yaml of a launch command, for data that are prepared."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ translation = translate(read_command(text))
 config = parse_study(translation.content)    # or an overlay over config.yaml
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ waiting    not begun
 unreadable a file of it may not or cannot be read, so that none of the above can be told
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The same files give the same bytes. `SHA256SUMS` in it, in the form of `sha256su
 changed. `tar -xf` unpacks it too.
 """
 
-from __future__ import annotations
-
 import atexit
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """What "auto" means: found out on a machine when `run.yaml` is written, or read from a `run.yaml` that was."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass

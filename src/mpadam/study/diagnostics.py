@@ -7,15 +7,13 @@ again when, and only when, a value changes. Nothing here imports torch.
     3
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from mpadam.optim.names import parse_optimizer_name
-from mpadam.study.options import Kinds, Options, kinds, parsed
+from mpadam.study.options import Kinds, Options
 
 Range = tuple[float, float]
 Dtype = Literal["bf16", "fp32"]
@@ -321,9 +319,5 @@ class Diagnostics(Kinds):
 
 
 #: what `mpadam diagnose` can make
-KINDS = kinds(Diagnostics)
-
-
-def parse_options(kind: str, text: str) -> Any:
-    """The options of a kind from JSON; fields left out take their defaults. ValueError for those that are wrong."""
-    return parsed(Diagnostics(), kind, text)
+KINDS = Diagnostics().names
+parse_options = Diagnostics().parsed

@@ -3,8 +3,6 @@
 python -m mpadam.study.documentation > docs/configuration.md
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """What pydantic found wrong first, in one line: where, what, and the value that is there."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -10,8 +10,6 @@ A run's `run.yaml` names one of the three; training refuses to compute otherwise
 neither torch nor Transformer Engine.
 """
 
-from __future__ import annotations
-
 import difflib
 
 BACKENDS = ("transformer_engine", "native", "emulated")

@@ -1,12 +1,10 @@
 """The grid of the study: which runs and which tuning trials it consists of, in a fixed order without duplicates."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from dataclasses import dataclass
 
-from mpadam.study.config import GridConfig, StudyConfig
+from mpadam.study.config import AXES, GridConfig, StudyConfig
 
 
 @dataclass(frozen=True, order=True)
@@ -36,13 +34,7 @@ def run_keys(config: StudyConfig) -> list[RunKey]:
 
 def grid_keys(config: StudyConfig, grid: GridConfig) -> list[RunKey]:
     """The runs of one grid; an axis left out means all that the study declares."""
-    axes = (
-        grid.models if grid.models is not None else list(config.models),
-        grid.budgets if grid.budgets is not None else config.budgets,
-        grid.regimes if grid.regimes is not None else list(config.regimes),
-        grid.optimizers if grid.optimizers is not None else list(config.optimizers),
-        grid.seeds if grid.seeds is not None else config.seeds,
-    )
+    axes = (config.values_of(grid, axis) for axis in AXES)
     return [RunKey(*key) for key in itertools.product(*axes)]
 
 

@@ -5,8 +5,6 @@ Weights, token files, pages and the workflow's own logs stay behind, and so does
 `mpadam probes` makes it of the runs' own lines, and `mpadam site` the pages, with links to what is there.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -14,8 +12,7 @@ from pathlib import Path
 
 from mpadam.presence import is_there
 from mpadam.study.archive import ARCHIVE, open_study, pack
-from mpadam.study.paths import StudyPaths
-from mpadam.study.probes import TABLE as PROBES
+from mpadam.study.paths import PROBES, StudyPaths
 
 _RUN = ("run.yaml", "summary.json", "metrics.jsonl", "environment.json")
 _VIEWS = ("", "paper/")

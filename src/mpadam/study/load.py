@@ -4,8 +4,6 @@ The workflow reads its files here too, so that they mean the same to Snakemake. 
 dictionaries deeply, everything else replaced.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import re

@@ -4,16 +4,14 @@
 3
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from mpadam.numerics.formats import BY_MASTERS
 from mpadam.optim.names import parse_optimizer_name
-from mpadam.study.options import Kinds, Options, kinds, parsed
+from mpadam.study.options import Kinds, Options
 
 _OPTIMIZERS = (
     "adamw",
@@ -116,9 +114,5 @@ class Measure(Kinds):
     memory: Annotated[Memory, Field(description="The table of memory.")] = Memory()
 
 
-KINDS = kinds(Measure)
-
-
-def parse_options(kind: str, text: str) -> Any:
-    """The options of a kind from JSON; fields left out take their defaults. ValueError for those that are wrong."""
-    return parsed(Measure(), kind, text)
+KINDS = Measure().names
+parse_options = Measure().parsed

@@ -7,8 +7,6 @@ tests/golden tells when that is.
     2    stochastic rounding of FP8 and NVFP4 weights: scales are kept and move by powers of two
 """
 
-from __future__ import annotations
-
 from mpadam.numerics.formats import card_of
 from mpadam.optim.names import parse_optimizer_name
 

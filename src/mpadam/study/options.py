@@ -4,18 +4,13 @@ A study's configuration overrides single fields; rules hand over all of them as 
 made again when, and only when, a value changes.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from mpadam.canonical import canonical_json
 from mpadam.study.faults import first_fault
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 
 class Options:
@@ -27,25 +22,23 @@ class Options:
 class Kinds(Options):
     """Base of a section, which has a field for each kind; what is left out takes its default."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The kinds, as the command line names them."""
+        return tuple(name.replace("_", "-") for name in vars(self))
+
     def text(self, kind: str) -> str:
         """All options of one kind as canonical JSON, defaults too: the parameter of its rule."""
         return canonical_json(asdict(getattr(self, kind.replace("-", "_"))))
 
+    def parsed(self, kind: str, text: str) -> Any:
+        """The options of a kind from JSON; fields left out take their defaults.
 
-def kinds(section: type[DataclassInstance]) -> tuple[str, ...]:
-    """The kinds of a section, as the command line names them."""
-    return tuple(field.name.replace("_", "-") for field in fields(section))
-
-
-def parsed(section: Any, kind: str, text: str) -> Any:
-    """The options of a kind of a section from JSON; fields left out take their defaults.
-
-    section: with its defaults. Raises ValueError with key, value and remedy for unknown fields and for values that make
-    no sense.
-    """
-    defaults = getattr(section, kind.replace("-", "_"))
-    try:
-        return TypeAdapter(type(defaults)).validate_json(text)
-    except ValidationError as error:
-        known = ", ".join(field.name for field in fields(defaults)) or "none"
-        raise ValueError(f"{first_fault(error, root=kind)}; its options are {known}") from None
+        Raises ValueError with key, value and remedy for unknown fields and for values that make no sense.
+        """
+        defaults = getattr(self, kind.replace("-", "_"))
+        try:
+            return TypeAdapter(type(defaults)).validate_json(text)
+        except ValidationError as error:
+            known = ", ".join(field.name for field in fields(defaults)) or "none"
+            raise ValueError(f"{first_fault(error, root=kind)}; its options are {known}") from None

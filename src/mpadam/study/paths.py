@@ -1,11 +1,11 @@
 """Where everything of a study lives. Floats never enter a path; a run's folder follows from its key."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
 from mpadam.study.grid import RunKey, TuningKey
+
+PROBES = "probes"  #: name of the table of a study's looks
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,6 @@
 python -m mpadam.study.schema > workflow/schemas/config.schema.json
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """What the sections of the configuration are made of: strict models, and the types that several of them use."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

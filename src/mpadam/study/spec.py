@@ -5,8 +5,6 @@ change to it, and only that, asks for the run again. `resolve` adds what earlier
 the fingerprints of data and tokenizer) and what "auto" means (`mpadam.study.auto`), and makes the `RunSpec`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,12 +13,13 @@ from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, mode
 from mpadam.atomic import write_text
 from mpadam.canonical import sha256_of
 from mpadam.study.auto import Auto, Bf16Products
-from mpadam.study.config import LlamaSection, ModelConfig, RegimeConfig, ScheduleConfig, StudyConfig
+from mpadam.study.config import StudyConfig
 from mpadam.study.faults import first_fault
 from mpadam.study.fp8_backend import resolve_backend
 from mpadam.study.grid import RunKey, TuningKey, selection_key, trial_values
 from mpadam.study.load import ConfigError, read_yaml, to_yaml
 from mpadam.study.numerics_version import numerics_version
+from mpadam.study.run_config import LlamaSection, ModelConfig, RegimeConfig, ScheduleConfig
 from mpadam.study.section import Section
 
 Half = Literal["selection", "report"]

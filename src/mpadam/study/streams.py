@@ -4,8 +4,6 @@ Initialisation, data order and rounding bits each draw from their own stream, so
 more or less: two optimizers at one seed see the same initial weights and the same batches.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Literal
 

@@ -1,9 +1,7 @@
 """Sections `data` and `tokenizer` of the configuration: the text, and what cuts it into tokens."""
 
-from __future__ import annotations
-
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -102,7 +100,7 @@ class DataConfig(Section):
         return self.source == "c4_hub" if self.shard_jobs is None else self.shard_jobs
 
     @model_validator(mode="after")
-    def _keys_of_the_source(self) -> DataConfig:
+    def _keys_of_the_source(self) -> Self:
         for key, (source, example) in _KEYS_OF_SOURCES.items():
             given = getattr(self, key) is not None
             if given and self.source != source:
@@ -112,7 +110,7 @@ class DataConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _shards_of_the_source(self) -> DataConfig:
+    def _shards_of_the_source(self) -> Self:
         if self.train_shards is not None and not self.source.startswith("c4"):
             raise ValueError(f"train_shards is for C4; {self.source!r} is used whole: write  train_shards: null")
         if self.source == "c4_hub" and self.shard_jobs is False:
@@ -152,7 +150,7 @@ class TokenizerConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _one_of(self) -> TokenizerConfig:
+    def _one_of(self) -> Self:
         examples: dict[str, dict[str, object]] = {
             "bpe": {"vocab_size": 1024},
             "folder": {"path": "/data/tokenizers/llama"},

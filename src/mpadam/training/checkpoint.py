@@ -9,8 +9,6 @@ other is passed over with a warning. Disk use of a run: two full states (weights
 a third for the moment of a save, then 2 bytes a parameter.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

@@ -1,22 +1,17 @@
 """Validation: perplexity = exp(total nll / total tokens) over a fixed set of tokens, at any batch size."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
+from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from mpadam.data import Batch
 from mpadam.model.fp8.control import fp8_enabled
 from mpadam.model.loss import token_nll
 from mpadam.training.feed import to_tensors
 from mpadam.training.ranks import ALONE, Ranks
-
-if TYPE_CHECKING:
-    from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,6 @@ Evaluated by the run's own attention and kernels they give its validation loss t
 bf16; a run that was evaluated in FP8 (`fp8_eval`) gives its bf16 loss.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

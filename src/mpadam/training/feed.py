@@ -3,8 +3,6 @@
 Copies to a GPU start from pinned memory, so the host goes on at once.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What training does to its run folder: claims it, clears away what an earlier attempt left, gives its result back."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -4,8 +4,6 @@ With one micro-batch autograd's own gradient is used. With more, or with several
 in bf16 a thousand ones add up to 256.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 import torch

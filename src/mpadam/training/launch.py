@@ -6,8 +6,6 @@ is not an error, but passed on too; the processes get minutes instead of 30 s to
 training's (torchrun knows only 0 and 1).
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

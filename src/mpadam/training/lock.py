@@ -10,8 +10,6 @@ A holder that was cut off for so long that its lock was taken away finds out at 
 no more.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -23,7 +21,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from mpadam.atomic import UNSUPPORTED
 from mpadam.study.run_folder import read_json
@@ -79,7 +77,7 @@ class RunLock:
         except FileNotFoundError:
             return False
 
-    def __enter__(self) -> RunLock:
+    def __enter__(self) -> Self:
         temporary = self.path.with_name(f".{self.path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
         temporary.write_text(self._content, encoding="utf-8")
         try:

@@ -9,8 +9,6 @@ and last finite loss are the same, and so is every number of a run that stays fi
 With several ranks, each of them takes all the steps here; what only one may do is `ranks.together`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What training asks of the machine and sets in the process: device, compiler, threads, determinism, allocator."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import os

@@ -4,8 +4,6 @@ A checkpoint records how long the file was and its checksum. On resume it is cut
 which are done again are not logged twice.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -3,8 +3,6 @@
 Written by hand, since importing a plotting library takes longer than a small training.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -69,20 +67,27 @@ def loss_svg(train: Sequence[Point], validation: Sequence[Point], *, title: str)
         x = LEFT + point[0] / x_end * (WIDTH - LEFT - RIGHT)
         return round(x, 1), round(TOP + (high - point[1]) / (high - low) * (HEIGHT - TOP - BOTTOM), 1)
 
-    parts = [_text(WIDTH / 2, 22, title, "middle", size=14)]
-    for y in y_ticks:
-        height = place((0, y))[1]
-        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{height}" y2="{height}" stroke="#ddd"/>')
-        parts.append(_text(LEFT - 6, height + 4, f"{y:g}", "end"))
-    for x in [t for t in _ticks(0.0, x_end) if t <= x_end]:
-        parts.append(_text(place((x, low))[0], HEIGHT - BOTTOM + 18, f"{x:g}", "middle"))
     line = " ".join(f"{x},{y}" for x, y in map(place, train))
-    parts.append(f'<polyline points="{line}" fill="none" stroke="{TRAIN}" stroke-width="1.5"/>')
-    parts += [f'<circle cx="{x}" cy="{y}" r="4" fill="{VALIDATION}"/>' for x, y in map(place, validation)]
-    parts.append(_text(WIDTH / 2, HEIGHT - 8, "step", "middle"))
-    parts.append(_text(LEFT, TOP - 8, "loss (nats a token)", "start"))
-    parts.append(_text(WIDTH - RIGHT, TOP - 8, "training", "end", color=TRAIN))
-    parts.append(_text(WIDTH - RIGHT - 64, TOP - 8, "validation", "end", color=VALIDATION))
+    heights = [(y, place((0, y))[1]) for y in y_ticks]
+    parts = [
+        _text(WIDTH / 2, 22, title, "middle", size=14),
+        *(
+            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{height}" y2="{height}" stroke="#ddd"/>\n'
+            + _text(LEFT - 6, height + 4, f"{y:g}", "end")
+            for y, height in heights
+        ),
+        *(
+            _text(place((x, low))[0], HEIGHT - BOTTOM + 18, f"{x:g}", "middle")
+            for x in _ticks(0.0, x_end)
+            if x <= x_end
+        ),
+        f'<polyline points="{line}" fill="none" stroke="{TRAIN}" stroke-width="1.5"/>',
+        *(f'<circle cx="{x}" cy="{y}" r="4" fill="{VALIDATION}"/>' for x, y in map(place, validation)),
+        _text(WIDTH / 2, HEIGHT - 8, "step", "middle"),
+        _text(LEFT, TOP - 8, "loss (nats a token)", "start"),
+        _text(WIDTH - RIGHT, TOP - 8, "training", "end", color=TRAIN),
+        _text(WIDTH - RIGHT - 64, TOP - 8, "validation", "end", color=VALIDATION),
+    ]
     body = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">\n'

@@ -1,7 +1,5 @@
 """Time and throughput, and one progress line: step, %, loss, rates, tokens/s, time left."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import time

@@ -4,8 +4,6 @@ Addresses of repositories and command lines, which may hold a token, are not amo
 stands at the top, what differed before it under `earlier`.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import socket

@@ -5,8 +5,6 @@ Only the leading rank has any of it; the records of the others do nothing. Befor
 looked at: a process that lost it writes no more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Protocol
 

@@ -1,7 +1,5 @@
 """Evaluates the final weights of a run folder again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mpadam.model.products import bf16_products

@@ -1,7 +1,5 @@
 """The precision regime of a run: what its weights are stored in, and the model that computes in its precision."""
 
-from __future__ import annotations
-
 import csv
 import io
 from typing import Any
@@ -12,14 +10,14 @@ from mpadam.model.build import COMPUTE_DTYPES, build_model
 from mpadam.model.compiled import compile_layers
 from mpadam.model.fp8.control import compile_casts, fp8_state_dict, load_fp8_state_dict
 from mpadam.model.fp8.convert import convert_to_fp8
-from mpadam.model.fp8.recipe import Fp8Recipe
+from mpadam.model.fp8.scaling import Fp8Recipe
 from mpadam.model.liger import apply_liger
 from mpadam.model.widths import fill_up_mlps
 from mpadam.numerics.base import Format
 from mpadam.numerics.formats import card_of
 from mpadam.optim.base import LowPrecisionOptimizer
 from mpadam.optim.groups import Row, listing
-from mpadam.study.config import RegimeConfig
+from mpadam.study.run_config import RegimeConfig
 from mpadam.study.spec import RunSpec
 from mpadam.training.ranks import ALONE, Ranks
 

@@ -1,13 +1,11 @@
 """Stopping in time: a wall-clock budget first, signals second. Either way the step is finished and saved."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
 from contextlib import suppress
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 #: Every signal by which a person, a terminal or a scheduler asks a process to end, or warns that it will be ended.
 SIGNALS = (
@@ -53,7 +51,7 @@ class Stopper:
             return "time is up"
         return None
 
-    def __enter__(self) -> Stopper:
+    def __enter__(self) -> Self:
         self._previous = catch(self._note)
         return self
 

@@ -7,8 +7,6 @@ sends it later) and needs neither network nor key. Nothing that W&B fails at end
 it starts, standard input is empty.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 import os

@@ -1,7 +1,5 @@
 """Trials of a tuning as folders: reading what one reached, and setting up a further one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ error while the workflow is parsed, and what the study names outside the working
 that is a link to elsewhere) is bound by itself, through APPTAINER_BIND: a path may hold spaces there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -5,8 +5,6 @@ Snakemake sees whether a file that it made is there, not what became of it since
 so that a start of a large study costs a few calls of `stat` for each finished run, and reads little.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mpadam.presence import is_there

@@ -5,8 +5,6 @@ for `--configfile`, which replaces it: with `--profile profiles/smoke --configfi
 what is planned is my.yaml on the paper's study. All of that is refused.
 """
 
-from __future__ import annotations
-
 import shlex
 from argparse import Namespace
 from collections.abc import Iterator, Sequence

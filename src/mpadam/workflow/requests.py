@@ -3,8 +3,6 @@
 All decisions of the workflow are here, where they are tested; the rules only name files and commands.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Iterable
@@ -20,7 +18,7 @@ from mpadam.data.text import TextShard
 from mpadam.data.tokenizer import tokenizer_identity
 from mpadam.plan.jobs import runs, trials
 from mpadam.plan.model import CostModel
-from mpadam.plan.need import planned
+from mpadam.plan.needs import planned
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey, TuningKey, grid_keys, run_keys, selection_key, trial_values, tuning_keys
 from mpadam.study.load import read_yaml
@@ -43,12 +41,12 @@ class Workflow:
 
     # --- targets -----------------------------------------------------------------------------------------------------
 
-    def view(self, view: str) -> Workflow:
+    def view(self, view: str) -> "Workflow":
         """The part of the study that a target runs: "" what `all` does, "paper" what `all_paper` does."""
         return self._views["paper" if view else ""]
 
     @cached_property
-    def _views(self) -> dict[str, Workflow]:
+    def _views(self) -> "dict[str, Workflow]":
         grids = [grid for grid in self.config.grids if grid.target == "all"]
         return {"paper": self, "": replace(self, config=self.config.model_copy(update={"grids": grids}))}
 
@@ -224,11 +222,11 @@ class Workflow:
 
     def _lasting(self, asked: dict[str, Any], *, times: int, over: int = 1) -> dict[str, Any]:
         """These resources, and `times` / `over` as many minutes."""
-
-        def runtime(wildcards: Any, attempt: int) -> int:
-            return limited(self.config, -(-times * asked["runtime"](wildcards, attempt) // over))
-
-        return {**asked, "runtime": runtime}
+        minutes = asked["runtime"]
+        return {
+            **asked,
+            "runtime": lambda wildcards, attempt: limited(self.config, -(-times * minutes(wildcards, attempt) // over)),
+        }
 
     def expected_seconds(self, files: Iterable[str]) -> float:
         """Seconds of the trainings that write these summaries, by the plan's assumptions; 0 for other files."""

@@ -9,8 +9,6 @@ The plugin turns them into sbatch's flags: runtime -t, mem_mb --mem, gpu and gpu
 slurm_account -A, slurm_partition -p, constraint -C, qos --qos; threads (of the rule) become --cpus-per-task.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -38,26 +36,18 @@ def training_resources(
 
     key: the run or tuning of a job, from its wildcards. memory_mb: host memory of a model's training, at most.
     """
-
     memory_of = cache(memory_mb)
     minutes_of = cache(lambda key, attempt: limited(config, runtime_minutes(config, key, attempt)))
-
-    def memory(wildcards: Any, attempt: int) -> int:
-        return grown(memory_of(key(wildcards).model), attempt)
-
-    def runtime(wildcards: Any, attempt: int) -> int:
-        return minutes_of(key(wildcards), attempt)
-
-    def gpu(wildcards: Any) -> int:
-        return gpus(config, key(wildcards).model)
-
-    def launcher(wildcards: Any) -> str:
-        return launch(gpus(config, key(wildcards).model))
-
     on_gpu = config.training.device == "cuda"
-    asked: dict[str, Any] = {"mem_mb": memory, "runtime": runtime, "launcher": launcher}
+    asked: dict[str, Any] = {
+        "mem_mb": lambda wildcards, attempt: grown(memory_of(key(wildcards).model), attempt),
+        "runtime": lambda wildcards, attempt: minutes_of(key(wildcards), attempt),
+        "launcher": lambda wildcards: launch(gpus(config, key(wildcards).model)),
+    }
     if on_gpu:
-        asked |= {"gpu": gpu, "nodes": 1} | ({"gpu_model": model} if (model := config.cluster.gpu_model) else {})
+        asked |= {"gpu": lambda wildcards: gpus(config, key(wildcards).model), "nodes": 1} | (
+            {"gpu_model": model} if (model := config.cluster.gpu_model) else {}
+        )
     return {**asked, **site_resources(config, gpu=on_gpu)}
 
 

@@ -5,8 +5,6 @@ after 150 jobs, all that is ready is examined 150 times per second (a third of a
 login node the load grows for as long as the study runs.
 """
 
-from __future__ import annotations
-
 from threading import Timer
 
 from snakemake.scheduling.job_scheduler import JobScheduler

@@ -8,8 +8,6 @@ has a handler of its own. Others, like the shells between, would only die of the
     forward_signals() if in_step(os.environ) else None
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,6 +1,6 @@
 """FP8 compute: the attention and MLP projections in FP8 with delayed scaling (paper.md section 3, "FP8 GEMM").
 
-    recipe, scaling         formats, and scales that follow from past magnitudes
+    scaling                 formats, and scales that follow from past magnitudes
     products, linear        casts, the three matrix products, the layer
     compute                 what the layers of a model share; torch alone (`native`, `emulated`)
     transformer_engine      the same by Transformer Engine

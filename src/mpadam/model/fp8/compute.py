@@ -4,8 +4,6 @@ Casts are kept while they are valid: that of a weight for a whole step (the weig
 only), that of an input until the next one (query, key and value have the same input, as have gate and up).
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,8 +18,7 @@ from mpadam.model.compiled import compiled
 from mpadam.model.fp8.flushed import FlushCount, count_flushed
 from mpadam.model.fp8.linear import Cast
 from mpadam.model.fp8.products import PRODUCTS, magnitude
-from mpadam.model.fp8.recipe import OPERAND_FORMATS
-from mpadam.model.fp8.scaling import ScalingState
+from mpadam.model.fp8.scaling import OPERAND_FORMATS, ScalingState
 from mpadam.model.products import bf16_products
 from mpadam.study.auto import Bf16Products
 

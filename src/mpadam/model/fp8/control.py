@@ -10,8 +10,6 @@ nothing, so that a loop needs no case for it.
     load_fp8_state_dict(model, checkpoint["fp8"])
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

@@ -6,8 +6,6 @@ their precision (paper.md section 3, "Where"). Parameters stay the same objects 
     model = convert_to_fp8(build_model(...), backend="emulated")
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -16,8 +14,7 @@ from torch import nn
 
 from mpadam.model.fp8.compute import TorchFp8
 from mpadam.model.fp8.linear import Fp8Linear, Slots
-from mpadam.model.fp8.recipe import Fp8Recipe, Operand
-from mpadam.model.fp8.scaling import ScalingState, all_reduce_max
+from mpadam.model.fp8.scaling import Fp8Recipe, Operand, ScalingState, all_reduce_max
 from mpadam.model.fp8.transformer_engine import TransformerEngineFp8
 from mpadam.study.auto import Bf16Products
 from mpadam.study.fp8_backend import BACKENDS, FIELD

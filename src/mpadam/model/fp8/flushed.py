@@ -1,7 +1,5 @@
 """How much of the gradient e5m2 loses: the share of non-zero values that become zero (`fp8_flushed_share`)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch import distributed as dist

@@ -12,8 +12,6 @@ Both round alike, bit for bit, and like `mpadam.numerics.saturating_cast`: finit
 NaN.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

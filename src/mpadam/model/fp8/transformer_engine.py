@@ -29,7 +29,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from mpadam.model.fp8.flushed import FlushCount
-from mpadam.model.fp8.recipe import Fp8Recipe
+from mpadam.model.fp8.scaling import Fp8Recipe
 
 ALIGNMENT = 16
 _E5M2_FLUSHED = 2.0**-17  # magnitudes up to half of the smallest e5m2 value become zero
@@ -166,12 +166,3 @@ def _filled_up(x: Tensor) -> Tensor:
     """The matrix `x` with both sizes filled up to multiples of 16 with zeros; differentiable."""
     missing = [-size % ALIGNMENT for size in x.shape]
     return functional.pad(x, (0, missing[1], 0, missing[0])) if any(missing) else x
-
-
-def import_problem() -> str | None:
-    """None if Transformer Engine can be imported, else why not."""
-    try:
-        import_module("transformer_engine.pytorch")
-    except (ImportError, OSError, RuntimeError) as error:  # it loads CUDA libraries on import
-        return f"{type(error).__name__}: {error}"
-    return None
