@@ -79,9 +79,10 @@ def trained() -> None:
 
 
 def measured(bytes_planned: float) -> None:
+    from mpadam.diagnostics.capabilities.table import table1
+
     from mpadam import Lion
     from mpadam.diagnostics.capabilities.measure import measure as capability
-    from mpadam.diagnostics.capabilities.table import table1
     from mpadam.diagnostics.survival_grid.measure import measure as survival
     from mpadam.model.capabilities import probe, regime_support
     from mpadam.optim import memory_table
