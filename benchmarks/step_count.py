@@ -50,7 +50,7 @@ def main() -> None:
     options = parser.parse_args()
     if find_spec("triton") is None:
         parser.error("Triton is not there: pip install --no-deps --target FOLDER triton==3.7.1, then PYTHONPATH=FOLDER")
-    from lowered import pretend_h100
+    from pretended import pretend_h100
 
     pretend_h100()
     print("| model | work | eager: kernels | GB | compiled: kernels | GB | planned GB |\n|---|---|---|---|---|---|---|")

@@ -14,11 +14,10 @@ from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 
+from pretended import pretend_h100
 from torch._inductor import config
 from torch._inductor.async_compile import _load_triton_kernel_from_source
 from triton import knobs
-
-from tests.lowering.pretended import pretend_h100
 
 #: what is counted -> how PTX says it
 COUNTED = {
@@ -44,7 +43,7 @@ def compile_kernel(name: str, source: str) -> dict[str, int]:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    pretend_h100(folder)
+    pretend_h100()
     config.use_static_cuda_launcher = False  # one keeps no PTX
     knobs.compilation.always_compile = True  # what comes out of a cache says nothing of spills
     knobs.nvidia.dump_ptxas_log = True

@@ -38,7 +38,8 @@ def look(folder: Path, cases: Sequence[str]) -> None:
     folder.mkdir()
     python = (sys.executable, "-m")
     env = {key: value for key, value in os.environ.items() if not key.startswith(("TORCH", "TRITON_"))}
-    env |= {"PYTHONPATH": f"{TRITON}{os.pathsep}{ROOT}", "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
+    path = os.pathsep.join(map(str, (TRITON, ROOT, ROOT / "benchmarks")))
+    env |= {"PYTHONPATH": path, "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
     env |= {"TRITON_CACHE_DIR": str(folder / "triton"), "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     for module, more in (("interpreted", {"TRITON_INTERPRET": "1"}), ("assembled", {})):
         command = [*python, f"tests.lowering.{module}", str(folder), *cases]
