@@ -29,7 +29,8 @@ COUNTED = {
 
 
 def compile_kernel(name: str, source: str) -> dict[str, int]:
-    """Counts of COUNTED, of every number that a thread works on, and bytes of registers that are kept in memory."""
+    """Counts of COUNTED, of every number that a thread works on; bytes of registers that are kept in memory; sums in
+    the source, and configurations among which a GPU would choose by timing."""
     tuner = _load_triton_kernel_from_source(name, source)
     with redirect_stdout(StringIO()) as said:
         binary = tuner._precompile_config(tuner.configs[0]).kernel
@@ -38,7 +39,8 @@ def compile_kernel(name: str, source: str) -> dict[str, int]:
     ptx = binary.asm["ptx"]
     assert ".target sm_90" in ptx
     assert binary.asm["cubin"]
-    return {"spills": sum(spilled)} | {key: len(re.findall(pattern, ptx)) for key, pattern in COUNTED.items()}
+    counts = {"spills": sum(spilled), "sums": source.count("tl.sum("), "configurations": len(tuner.configs)}
+    return counts | {key: len(re.findall(pattern, ptx)) for key, pattern in COUNTED.items()}
 
 
 if __name__ == "__main__":

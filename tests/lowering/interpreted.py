@@ -105,7 +105,12 @@ def start() -> None:
     AsyncCompile.triton = lambda self, name, source, device_str="cuda": _Kernel(name, source)  # type: ignore
     interpreter._convert_float = _convert_float
     triton_helpers.libdevice = SimpleNamespace(
-        nearbyint=_elementwise(np.rint), floor=_elementwise(np.floor), copysign=_elementwise(np.copysign)
+        nearbyint=_elementwise(np.rint),
+        floor=_elementwise(np.floor),
+        copysign=_elementwise(np.copysign),
+        exp=_elementwise(_in_double(np.exp)),
+        log=_elementwise(_in_double(np.log)),
+        rsqrt=_elementwise(_in_double(lambda x: 1 / np.sqrt(x))),
     )
     triton_helpers.max2, triton_helpers.any = _reduced(np.max), _reduced(np.any)
 
@@ -126,6 +131,10 @@ def _elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
         return tl.tensor(interpreter.TensorHandle(data, x.handle.dtype), x.type)
 
     return of
+
+
+def _in_double(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x: function(x.astype(np.float64)).astype(x.dtype)
 
 
 def _reduced(function: Callable[..., Any]) -> Callable[..., Any]:
