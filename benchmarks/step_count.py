@@ -6,7 +6,7 @@
 A count, not a measurement: forward and backward pass are traced on tensors without memory, compiled pieces are lowered
 to Triton for a pretended H100, and nothing is run. Products and attention are left out. `planned` is what
 `mpadam plan` assumes of the same bytes. Triton is needed, its wheel alone
-(`pip install --no-deps --target FOLDER triton==3.7.1`).
+(`pip install --no-deps --target FOLDER triton==3.7.1`), and g++.
 """
 
 from __future__ import annotations

@@ -67,9 +67,7 @@ def pieces() -> dict[str, Piece]:
     x, y, weight = _drawn(24, 96), _drawn(24, 96, seed=1), _drawn(96)
     casts = [(_empty(*shape, gradient=False), scale, "e4m3") for shape in (hidden, (HIDDEN, INTERMEDIATE))]
     return {
-        "loss": Piece(
-            chunk_loss, [(logits, _empty(CHUNK, gradient=False, dtype=torch.int64), scale)], _loss_arguments()
-        ),
+        "loss": Piece(chunk_loss, [(logits, targets, scale)], _loss_arguments()),
         "cast": Piece(native_whole, casts, (x.detach(), scale, "e4m3")),
         "norm": Piece(norm, [(_empty(*hidden), _empty(HIDDEN), EPS)], (x, weight, EPS)),
         "add_norm": Piece(add_norm, [(_empty(*hidden), _empty(*hidden), _empty(HIDDEN), EPS)], (x, y, weight, EPS)),
