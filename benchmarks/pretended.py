@@ -104,8 +104,9 @@ def pretend_h100() -> None:
     torch.version.cuda = "13.0"
     for name in ("_cuda_getDevice", "_cuda_getCurrentRawStream", "_cuda_isCurrentStreamCapturing"):
         setattr(torch._C, name, _always(0))
-    for module in (torch.cuda, torch.cuda.random):
-        module.get_rng_state, module.set_rng_state = (lambda *_: torch.get_rng_state()), _always(None)
+    for name, function in {"get_rng_state": lambda *_: torch.get_rng_state(), "set_rng_state": _always(None)}.items():
+        setattr(torch.cuda, name, function)
+        setattr(torch.cuda.random, name, function)
     driver._active = driver._default = _Driver()
     triton_helpers.set_driver_to_gpu = _always(None)
     # Patterns of attention and matrix products, which are traced on the device.
@@ -144,8 +145,8 @@ def _patch_fake_tensors() -> None:
             fake.fake_device = DEVICE
         return fake
 
-    fake_tensor.FakeTensorConverter.from_real_tensor = from_real_tensor  # type: ignore[method-assign]
-    fake_tensor.init_gpu_context = _always(None)
+    fake_tensor.FakeTensorConverter.from_real_tensor = from_real_tensor  # type: ignore[method-assign, assignment]
+    fake_tensor.init_gpu_context = _always(None)  # type: ignore[assignment]
 
 
 def _make_on_cpu() -> None:
@@ -157,4 +158,4 @@ def _make_on_cpu() -> None:
 
     _LIBRARY.impl("empty_strided", strided, "CUDA")
     _LIBRARY.impl("empty.memory_format", dense, "CUDA")
-    torch._C._dynamo.guards._empty_strided_cuda = strided
+    torch._C._dynamo.guards._empty_strided_cuda = strided  # type: ignore[attr-defined]
