@@ -1,7 +1,7 @@
 # make reproduce   the whole workflow on this machine's CPU, from nothing to tables, figures and a page
 #                  (V=1: with Snakemake's own output)
 # make test        the test suite          make lint   formatters, linters, type checker
-# make test-triton the optimizer step as a GPU would run it, without one (downloads Triton, 200 MB)
+# make test-triton optimizer step and compiled passes as on a GPU, without one (downloads Triton, 200 MB)
 # make image-cpu   an Apptainer image for CPUs                make image-h100   one for H100s (docs/cluster.md)
 # make env         only the environment    make clean  delete the environment and caches (results stay)
 # Every target does its own set-up and repeats nothing that is already done.

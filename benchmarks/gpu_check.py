@@ -33,10 +33,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from gpu import libraries, optimizers, products, rates, runs, waits
+from gpu.parts import Case, Row, Setting, page, tried
+
 from mpadam.atomic import write_json, write_text
 from mpadam.llama import PAPER_SIZES, LlamaSize
-from mpadam.measure.gpu import libraries, optimizers, products, rates, runs, waits
-from mpadam.measure.gpu.parts import Case, Row, Setting, page, tried
 from mpadam.numerics.formats import BY_MASTERS
 from mpadam.study.load import load_study
 

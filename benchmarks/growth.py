@@ -24,13 +24,13 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from arguments import count
 from curves import Curve, Point, draw, read_curves, report
+from paper_set import PaperSet
 from processes import run
 from report import circumstances
 
-from mpadam.arguments import count
 from mpadam.llama import PAPER_SIZES
-from mpadam.measure.paper_set import PaperSet
 from mpadam.measure.step_time import time_subjects
 from mpadam.measure.subjects import TORCH_FUSED, Subject
 

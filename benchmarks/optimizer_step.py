@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from paper_set import PaperSet, foreach_m_plus_adam, moved_bytes
 from report import Line, report
 
 from mpadam.llama import PAPER_SIZES
-from mpadam.measure.paper_set import PaperSet, foreach_m_plus_adam, moved_bytes
 from mpadam.measure.step_time import time_subjects
 from mpadam.measure.subjects import TORCH_FUSED, Subject
 

@@ -20,8 +20,7 @@ from pathlib import Path
 from processes import run
 from report import Line, report
 
-from mpadam.arguments import count
-
+HERE = Path(__file__).parent
 IMPORTS = "import torch; from transformers.models.llama.modeling_llama import LlamaForCausalLM"
 TRAINING = "import mpadam.commands.train, mpadam.training.run, mpadam.training.session, mpadam.training.loop"
 PROCESSES = {
@@ -32,7 +31,9 @@ PROCESSES = {
 }
 FIRST_STEP = """
 from dataclasses import replace
-from mpadam.measure.paper_set import PaperSet
+from paper_set import PaperSet
+from arguments import count
+
 from mpadam.llama import PAPER_SIZES
 PaperSet(replace(PAPER_SIZES["60m"], layers=1), vocabulary=1000).ours("m-plus-adam", "%s", compile=True).step()
 """
@@ -71,7 +72,7 @@ def first_steps(masters: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="mpadam-startup-") as cache:
         settings = {"TORCHINDUCTOR_CACHE_DIR": cache, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         return {
-            f"first step, {masters}, {how}": run(command, **settings).cpu_seconds
+            f"first step, {masters}, {how}": run(command, cwd=HERE, **settings).cpu_seconds
             for how in ("nothing compiled", "compiled before")
         }
 

@@ -6,7 +6,7 @@
 A count, not a measurement: forward and backward pass are traced on tensors without memory, compiled pieces are lowered
 to Triton for a pretended H100, and nothing is run. Products and attention are left out. `planned` is what
 `mpadam plan` assumes of the same bytes. Triton is needed, its wheel alone
-(`pip install --no-deps --target FOLDER triton==3.7.1`).
+(`pip install --no-deps --target FOLDER triton==3.7.1`), and g++.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+from traffic import Call, Operand, Passes, passes
 
 from mpadam.llama import PAPER_SIZES
-from mpadam.measure.traffic import Call, Operand, Passes, passes
 from mpadam.model.compiled import OPTIONS
 from mpadam.plan.cost import Shape, elementwise_bytes
 from mpadam.study.config import ModelConfig
@@ -50,7 +50,7 @@ def main() -> None:
     options = parser.parse_args()
     if find_spec("triton") is None:
         parser.error("Triton is not there: pip install --no-deps --target FOLDER triton==3.7.1, then PYTHONPATH=FOLDER")
-    from mpadam.measure.lowered import pretend_h100
+    from pretended import pretend_h100
 
     pretend_h100()
     print("| model | work | eager: kernels | GB | compiled: kernels | GB | planned GB |\n|---|---|---|---|---|---|---|")
@@ -91,7 +91,7 @@ def work(found: Passes, times: int) -> Work:
 @cache
 def lowered(call: Call) -> Work:
     """A compiled piece, forward and backward."""
-    from mpadam.measure.lowered import lower
+    from lowered import lower
 
     arguments = tuple(_tensor(a) if isinstance(a, Operand) else a for a in call.arguments)
     graphs = lower(call.piece, arguments, OPTIONS)

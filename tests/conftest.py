@@ -4,17 +4,22 @@ not ignored by the tests and by what they start. Signals that stay ignored have 
 Code that tests compile for an older processor (`ATEN_CPU_CAPABILITY`) has a cache of its own: torch's would give them
 that of this one, which has other vectors.
 
+Modules of `benchmarks/` are imported by name, as its scripts do.
+
 A worker of pytest-xdist that dies says only which test it ran: here the report says by which signal it died, and where.
 """
 
 import faulthandler
 import os
 import signal
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 if _capability := os.environ.get("ATEN_CPU_CAPABILITY"):
     os.environ.setdefault(

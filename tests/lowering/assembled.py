@@ -14,11 +14,10 @@ from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 
+from pretended import pretend_h100
 from torch._inductor import config
 from torch._inductor.async_compile import _load_triton_kernel_from_source
 from triton import knobs
-
-from tests.lowering.pretended import pretend_h100
 
 #: what is counted -> how PTX says it
 COUNTED = {
@@ -30,7 +29,8 @@ COUNTED = {
 
 
 def compile_kernel(name: str, source: str) -> dict[str, int]:
-    """Counts of COUNTED, of every number that a thread works on, and bytes of registers that are kept in memory."""
+    """Counts of COUNTED, of every number that a thread works on; bytes of registers that are kept in memory; sums in
+    the source, and configurations among which a GPU would choose by timing."""
     tuner = _load_triton_kernel_from_source(name, source)
     with redirect_stdout(StringIO()) as said:
         binary = tuner._precompile_config(tuner.configs[0]).kernel
@@ -39,12 +39,13 @@ def compile_kernel(name: str, source: str) -> dict[str, int]:
     ptx = binary.asm["ptx"]
     assert ".target sm_90" in ptx
     assert binary.asm["cubin"]
-    return {"spills": sum(spilled)} | {key: len(re.findall(pattern, ptx)) for key, pattern in COUNTED.items()}
+    counts = {"spills": sum(spilled), "sums": source.count("tl.sum("), "configurations": len(tuner.configs)}
+    return counts | {key: len(re.findall(pattern, ptx)) for key, pattern in COUNTED.items()}
 
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    pretend_h100(folder)
+    pretend_h100()
     config.use_static_cuda_launcher = False  # one keeps no PTX
     knobs.compilation.always_compile = True  # what comes out of a cache says nothing of spills
     knobs.nvidia.dump_ptxas_log = True

@@ -1,6 +1,6 @@
 """A compiled function as a GPU would run it: its Triton kernels, written for an H100, in Triton's interpreter.
 
-    start(folder)                      once, in a process of its own that has TRITON_INTERPRET=1
+    start()                            once, in a process of its own that has TRITON_INTERPRET=1
     launches = launched(step, on_gpu)  runs `step`, which calls what is compiled; on_gpu: tensors taken for CUDA ones
     python -m tests.lowering.interpreted FOLDER CASE...     the optimizer steps of `cases`, compared with eager ones
 
@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 import triton.language as tl
+from pretended import pretend_h100, take_for_cuda
 from torch import Tensor
 from torch._inductor import config
 from torch._inductor.async_compile import AsyncCompile
@@ -34,7 +35,6 @@ from triton.runtime import interpreter
 from mpadam import MPlusAdam
 from mpadam.optim import base, compiled
 from tests.lowering.cases import CASES, Case
-from tests.lowering.pretended import TAKEN_FOR_CUDA, pretend_h100
 
 _STEPS = 2
 _AT_ONCE = 2**16
@@ -98,14 +98,19 @@ def _typed(value: Any, kind: str) -> Any:
     return tl.tensor(interpreter.TensorHandle(np.array([value], dtype=dtype), ty), ty)
 
 
-def start(folder: Path) -> None:
+def start() -> None:
     """See the module."""
-    pretend_h100(folder)
+    pretend_h100()
     config.force_disable_caches = True
     AsyncCompile.triton = lambda self, name, source, device_str="cuda": _Kernel(name, source)  # type: ignore
     interpreter._convert_float = _convert_float
     triton_helpers.libdevice = SimpleNamespace(
-        nearbyint=_elementwise(np.rint), floor=_elementwise(np.floor), copysign=_elementwise(np.copysign)
+        nearbyint=_elementwise(np.rint),
+        floor=_elementwise(np.floor),
+        copysign=_elementwise(np.copysign),
+        exp=_elementwise(_in_double(np.exp)),
+        log=_elementwise(_in_double(np.log)),
+        rsqrt=_elementwise(_in_double(lambda x: 1 / np.sqrt(x))),
     )
     triton_helpers.max2, triton_helpers.any = _reduced(np.max), _reduced(np.any)
 
@@ -128,6 +133,10 @@ def _elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
     return of
 
 
+def _in_double(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x: function(x.astype(np.float64)).astype(x.dtype)
+
+
 def _reduced(function: Callable[..., Any]) -> Callable[..., Any]:
     """What the interpreter would do number by number, in Python. Like a kernel's, a maximum is NaN where one is."""
 
@@ -140,8 +149,7 @@ def _reduced(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def launched(step: Callable[[], object], on_gpu: Iterable[Tensor]) -> list[Launch]:
     """See the module."""
-    TAKEN_FOR_CUDA.clear()
-    TAKEN_FOR_CUDA.update(t.data_ptr() for t in on_gpu)
+    take_for_cuda(on_gpu)
     _LAUNCHES.clear()
     step()
     return list(_LAUNCHES)
@@ -215,7 +223,7 @@ def _look_at(name: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    start(Path(sys.argv[1]))
+    start()
     _compiled_for_cuda()
     for case_name in sys.argv[2:]:
         _look_at(case_name, Path(sys.argv[1]))

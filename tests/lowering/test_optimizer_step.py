@@ -1,64 +1,27 @@
 """The compiled optimizer step as a GPU would run it, without one: lowered to Triton for an H100, compiled to sm_90 by
 Triton's own ptxas, and run in Triton's interpreter (issue 18, item 10). `make test-triton` installs Triton and runs it.
-
-Torch's CPU build must not see Triton in other tests, so everything runs in processes of its own.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.lowering.apart import MARKS, look
 from tests.lowering.cases import CASES
 from tests.lowering.table import found, kept
 
-ROOT = Path(__file__).parents[2]
-TRITON = ROOT / ".venv" / "triton"
-PROCESSES = 2
-
-pytestmark = [
-    pytest.mark.triton,
-    pytest.mark.timeout(0),  # the first test waits for all processes
-    pytest.mark.skipif(not TRITON.is_dir(), reason="Triton is not installed: make test-triton"),
-]
+pytestmark = MARKS
 
 #: of M+Adam for each weight: a GPU's divisions are approximate, those by scales must not be
 DIVISIONS, ROOTS = 5, 2
 
 
-def look(folder: Path, cases: Sequence[str]) -> None:
-    folder.mkdir()
-    python = (sys.executable, "-m")
-    env = {key: value for key, value in os.environ.items() if not key.startswith(("TORCH", "TRITON_"))}
-    env |= {"PYTHONPATH": f"{TRITON}{os.pathsep}{ROOT}", "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
-    env |= {"TRITON_CACHE_DIR": str(folder / "triton"), "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    for module, more in (("interpreted", {"TRITON_INTERPRET": "1"}), ("assembled", {})):
-        command = [*python, f"tests.lowering.{module}", str(folder), *cases]
-        done = subprocess.run(command, cwd=ROOT, env=env | more, check=False, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.fixture(scope="module")
 def looked_at(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """case -> what `interpreted` says of it, and under `assembled` what that says of each kernel."""
-    folder, names = tmp_path_factory.mktemp("lowering"), list(CASES)
-    parts = {folder / str(n): names[n::PROCESSES] for n in range(PROCESSES)}
-    with ThreadPoolExecutor(PROCESSES) as pool:
-        list(pool.map(look, parts.keys(), parts.values()))
-    return {
-        name: json.loads((part / f"{name}.json").read_text())
-        | {"assembled": json.loads((part / f"{name}.assembled.json").read_text())}
-        for part, cases in parts.items()
-        for name in cases
-    }
+    return look("interpreted", list(CASES), tmp_path_factory.mktemp("lowering"))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -9,25 +9,22 @@ import runpy
 import subprocess
 import sys
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
+from curves import read_curves
+from paper_set import PaperSet, foreach_m_plus_adam
+from report import Line, report
 
 from mpadam import MPlusAdam
 from mpadam.llama import PAPER_SIZES
-from mpadam.measure.paper_set import PaperSet, foreach_m_plus_adam
 from mpadam.measure.step_time import time_subjects
 from mpadam.measure.subjects import Subject
 from mpadam.numerics import spacing
 from mpadam.optim.groups import parameter_groups
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.append(str(BENCHMARKS))  # scripts, and what they share
-read_curves = import_module("curves").read_curves
-report_module = import_module("report")
-Line, report = (report_module.Line, report_module.report)
 
 SMALL = PaperSet(replace(PAPER_SIZES["60m"], layers=1), vocabulary=16)
 

@@ -1,6 +1,5 @@
 """benchmarks/gpu_check.py on a CPU and tiny sizes: it works, it notices faults, and no case ends another."""
 
-import importlib.util
 import json
 import math
 import os
@@ -9,33 +8,23 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 
+import gpu_check
 import pytest
 import torch
+from gpu import libraries, optimizers, products, rates, runs, waits
+from gpu.parts import Case, FailedError, KilledError, NotHereError, Row, Setting, apart, page, tried
 
 from mpadam.llama import PAPER_SIZES
-from mpadam.measure.gpu import libraries, optimizers, products, rates, runs, waits
-from mpadam.measure.gpu.parts import Case, FailedError, KilledError, NotHereError, Row, Setting, apart, page, tried
 from mpadam.model.fp8.products import PRODUCTS, Product
 from mpadam.numerics.formats import BY_MASTERS
 from mpadam.plan.assumptions import HEAD_ROOM
 from mpadam.study.load import load_study
 from tests.unit.transformer_engine_stand_in import Record, stand_ins
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu_check.py"
-
-
-@pytest.fixture(scope="module")
-def gpu_check() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gpu_check", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
 
 @pytest.fixture
-def small(gpu_check: ModuleType, tmp_path: Path) -> Setting:
+def small(tmp_path: Path) -> Setting:
     return Setting(**gpu_check.SMALL, config=load_study([gpu_check.CONFIGURATION]), folder=tmp_path)
 
 
@@ -44,14 +33,14 @@ def absent(rows: list[dict]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def small_run(gpu_check: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that `--small` writes; the command ends well."""
     out = tmp_path_factory.mktemp("gpu_check")
     assert gpu_check.main(["--small", "--out", str(out)]) == 0
     return out
 
 
-def test_a_small_run_tries_all_that_needs_no_gpu(gpu_check: ModuleType, small_run: Path) -> None:
+def test_a_small_run_tries_all_that_needs_no_gpu(small_run: Path) -> None:
     parts = json.loads((small_run / "gpu_check.json").read_text())["parts"]
     assert list(parts) == list(gpu_check.PARTS)
     assert not [row for rows in parts.values() for row in rows if row["fault"]]
@@ -75,11 +64,11 @@ def test_the_page_of_a_small_run_says_what_is_not_here_and_why(small_run: Path) 
     assert f"| torch | {torch.__version__} | good |" in text
 
 
-def test_nothing_tried_is_no_success(gpu_check: ModuleType, tmp_path: Path) -> None:
+def test_nothing_tried_is_no_success(tmp_path: Path) -> None:
     assert gpu_check.main(["--small", "--parts", "libraries", "waits", "--out", str(tmp_path)]) == 1
 
 
-def test_all_shapes_of_the_paper_are_in_the_full_run(gpu_check: ModuleType, small: Setting) -> None:
+def test_all_shapes_of_the_paper_are_in_the_full_run(small: Setting) -> None:
     assert gpu_check.FULL["sizes"] == PAPER_SIZES
     assert gpu_check.FULL["masters"] == tuple(BY_MASTERS)
     found = [(size, shape) for size, _, shape in products.shapes(replace(small, sizes=PAPER_SIZES))]
@@ -99,11 +88,11 @@ def _killed() -> None:
 
 
 def _imported() -> tuple[str | None, bool]:
-    return os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK"), "mpadam.measure.gpu.preloaded" in sys.modules
+    return os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK"), "gpu.preloaded" in sys.modules
 
 
 def test_processes_start_with_all_imported_and_cuda_untouched() -> None:
-    assert "mpadam.measure.gpu.preloaded" not in sys.modules
+    assert "gpu.preloaded" not in sys.modules
     assert apart(_imported) == ("1", True)
 
 

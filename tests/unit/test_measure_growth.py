@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 
 import pytest
+from curves import Curve, Point, draw, read_curves, report
 from PIL import Image
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.append(str(BENCHMARKS))  # scripts, and what they share
-curves_module = import_module("curves")
-Curve, Point, draw, read_curves, report = (
-    curves_module.Curve,
-    curves_module.Point,
-    curves_module.draw,
-    curves_module.read_curves,
-    curves_module.report,
-)
 
 
 def curve(seconds: Callable[[int], float], sizes: tuple[int, ...] = (10, 100, 1000, 10_000), name: str = "x") -> Curve:

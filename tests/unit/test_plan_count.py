@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from traffic import passes
 
 from mpadam.llama import PAPER_SIZES
-from mpadam.measure.traffic import passes
 from mpadam.plan.assumptions import EAGER
 from mpadam.plan.cost import Shape, elementwise_bytes
 from mpadam.study.config import ModelConfig

@@ -3,7 +3,7 @@
     passes(spec, micro_batch, backend, compile=True)      of one micro-batch
 
 A compiled piece (`mpadam.model.compiled`) counts as nothing here: `Passes.pieces` says which ones are called with what,
-and `mpadam.measure.lowered` what a GPU's kernels move for each.
+and `lowered` what a GPU's kernels move for each.
 """
 
 from __future__ import annotations

@@ -8,12 +8,6 @@ import os
 
 os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 
-import mpadam.measure.gpu.libraries
-import mpadam.measure.gpu.optimizers
-import mpadam.measure.gpu.products
-import mpadam.measure.gpu.rates
-import mpadam.measure.gpu.runs
-import mpadam.measure.gpu.waits
 import mpadam.training.loop
 import mpadam.training.run
 import mpadam.training.session  # noqa: F401

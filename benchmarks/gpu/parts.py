@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import os
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from mpadam.llama import LlamaSize
 from mpadam.model.capabilities import require
@@ -23,7 +26,7 @@ SECONDS = 300.0
 ENDING_SECONDS = 10.0
 
 _PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["mpadam.measure.gpu.preloaded"])
+_PROCESSES.set_forkserver_preload(["gpu.preloaded"])
 
 
 class NotHereError(Exception):
@@ -114,6 +117,7 @@ def apart(work: Callable[..., Any], *args: Any, limit: float = SECONDS) -> Any:
 
     Raises NotHereError as `work` does, KilledError if the process dies, FailedError for every other error.
     """
+    _start_server()
     receiver, sender = _PROCESSES.Pipe(duplex=False)
     process = _PROCESSES.Process(target=_answer, args=(sender, work, args))
     process.start()
@@ -136,6 +140,13 @@ def apart(work: Callable[..., Any], *args: Any, limit: float = SECONDS) -> Any:
     if kind == "failed":
         raise FailedError(value)
     return value
+
+
+def _start_server() -> None:
+    """Start the server that processes are forked from, once. Python 3.11 does not hand `sys.path` on to it."""
+    folders = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]
+    with patch.dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, folders))):
+        forkserver.ensure_running()
 
 
 def _answer(sender: Connection, work: Callable[..., Any], args: tuple[Any, ...]) -> None:

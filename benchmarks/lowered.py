@@ -1,6 +1,6 @@
 """The kernels that torch.compile would write for an H100, counted where there is none: nothing is compiled to run.
 
-    pretend_h100()                           for the rest of this process, which needs Triton (its wheel alone will do)
+    pretended.pretend_h100()
     lower(function, arguments, options)      its forward and, where an argument needs a gradient, its backward pass
 
 Tensors of the CPU stand for those of the GPU. A kernel reads and writes each buffer that it uses; one that reads a
@@ -13,33 +13,17 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import torch
+from pretended import DEVICE
 from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.device_interface import CudaInterface
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor import compile_fx, config
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.graph import GraphLowering
 from torch._subclasses.fake_tensor import FakeTensor
-
-CUDA = torch.device("cuda:0")
-_H100 = SimpleNamespace(
-    name="NVIDIA H100 80GB HBM3", major=9, minor=0, multi_processor_count=132, total_memory=80 * 2**30,
-    regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32,
-    shared_memory_per_block=49152, shared_memory_per_block_optin=232448, shared_memory_per_multiprocessor=233472,
-    L2_cache_size=50 * 2**20, is_integrated=0, is_multi_gpu_board=0, gcnArchName="",
-)  # fmt: skip
-_ANSWERS = {
-    "is_available": True, "is_initialized": True, "is_bf16_supported": True, "is_current_stream_capturing": False,
-    "is_triton_capable": True, "raise_if_triton_unavailable": None, "device_count": 1, "current_device": 0,
-    "get_device_properties": _H100, "get_device_capability": (9, 0), "get_device_name": _H100.name,
-    "get_compute_capability": 90, "get_raw_stream": 0, "set_device": None, "synchronize": None, "exchange_device": 0,
-    "maybe_exchange_device": 0, "_exchange_device": 0, "_maybe_exchange_device": 0, "_lazy_init": None,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -55,36 +39,32 @@ class _Written(BaseException):
     """A graph's code is there; what would load it is not needed. Inductor would wrap an Exception."""
 
 
-class _Guard:
-    def __init__(self, device: object) -> None: ...
+def on_h100(compile: Callable[..., Any] = compile_fx.compile_fx_inner) -> Any:
+    """A backend of torch.compile: graphs of the forward and the backward pass are traced on the CPU, then taken for the
+    GPU's. torch's CPU build follows gradients of no other tensors."""
 
-    def __enter__(self) -> None: ...
+    def write(graph: fx.GraphModule, inputs: list[Any]) -> Any:
+        return compile(graph, _on_cuda(graph, inputs))
 
-    def __exit__(self, *error: object) -> None: ...
+    return aot_autograd(
+        fw_compiler=write,
+        bw_compiler=write,
+        inference_compiler=write,
+        decompositions=select_decomp_table(),
+        partition_fn=min_cut_rematerialization_partition,
+    )
 
 
-def pretend_h100() -> None:
-    """Let torch believe in an H100, as far as writing code for it goes; it changes torch for good."""
-    from triton.backends.compiler import GPUTarget
-    from triton.runtime import driver
-
-    def always(value: object) -> Callable[..., Any]:
-        return lambda *args, **options: value
-
-    for name, value in _ANSWERS.items():
-        for owner in (torch.cuda, CudaInterface, CudaInterface.Worker):
-            if hasattr(owner, name):
-                setattr(owner, name, always(value) if owner is torch.cuda else staticmethod(always(value)))
-    torch.cuda.device = torch.cuda._DeviceGuard = _Guard  # type: ignore[misc, assignment]
-    torch.version.cuda = "13.0"
-    for name in ("_cuda_getDevice", "_cuda_getCurrentRawStream", "_cuda_isCurrentStreamCapturing"):
-        setattr(torch._C, name, always(0))
-    for module in (torch.cuda, torch.cuda.random):
-        setattr(module, "get_rng_state", lambda *_: torch.get_rng_state())  # noqa: B010
-        setattr(module, "set_rng_state", always(None))  # noqa: B010
-    answers = {"get_current_target": GPUTarget("cuda", 90, 32), "get_current_device": 0, "get_current_stream": 0}
-    methods = {name: always(value) for name, value in answers.items()}
-    driver._active = driver._default = SimpleNamespace(**methods, is_active=always(True))
+@contextmanager
+def as_in_training(options: dict[str, Any]) -> Iterator[None]:
+    """Options of torch.compile, and the flag that is part of what decides how sums are ordered; no cache."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        with config.patch(options | {"fx_graph_cache": False, "fx_graph_remote_cache": False}):
+            yield
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 def lower(function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> list[Graph]:
@@ -97,27 +77,12 @@ def lower(function: Callable[..., Any], arguments: tuple[Any, ...], options: dic
 
     def write(graph: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         with suppress(_Written):
-            compile_fx.compile_fx_inner(graph, _on_cuda(graph, inputs))
+            compile_fx.compile_fx_inner(graph, inputs)
         return _never_called
 
-    backend = aot_autograd(
-        fw_compiler=write,
-        bw_compiler=write,
-        inference_compiler=write,
-        decompositions=select_decomp_table(),
-        partition_fn=min_cut_rematerialization_partition,
-    )
-    # The flag is part of what decides how sums are ordered; a training sets it.
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True)
     lazily = torch._functorch.config.patch(force_non_lazy_backward_lowering=True)
-    try:
-        with config.patch(options | {"fx_graph_cache": False, "fx_graph_remote_cache": False}), lazily, _stopped(found):
-            torch.compile(function, fullgraph=True, dynamic=False, backend=backend)(*arguments)
-    except _Called:
-        pass
-    finally:
-        torch.use_deterministic_algorithms(before)
+    with as_in_training(options), lazily, _stopped(found), suppress(_Called):
+        torch.compile(function, fullgraph=True, dynamic=False, backend=on_h100(write))(*arguments)
     return found
 
 
@@ -206,7 +171,7 @@ def _on_cuda(graph: fx.GraphModule, inputs: list[Any]) -> list[Any]:
             numbers.add(node)
             continue
         if isinstance(node.kwargs.get("device"), torch.device):
-            node.kwargs = {**node.kwargs, "device": CUDA}
+            node.kwargs = {**node.kwargs, "device": DEVICE}
         node.meta["val"] = _taken(value)
     return given
 
@@ -215,4 +180,4 @@ def _taken(value: Any) -> Any:
     if not isinstance(value, FakeTensor):
         return value
     empty = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-    return FakeTensor(value.fake_mode, empty, CUDA)
+    return FakeTensor(value.fake_mode, empty, DEVICE)

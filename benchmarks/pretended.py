@@ -1,7 +1,7 @@
 """An H100 that torch and Triton believe in: enough for torch.compile to write its kernels, nothing for running them.
 
-    pretend_h100(folder)          for the rest of this process; folder: for a small library that is built
-    TAKEN_FOR_CUDA.add(address)   tensors of the CPU that a compiler is told are on the GPU, by `data_ptr`
+    pretend_h100()         for the rest of this process, which needs Triton (its wheel alone will do) and g++
+    take_for_cuda(some)    tensors of the CPU that a compiler is told are on the GPU, and no others
 
 Whatever a graph then makes on the GPU is made on the CPU. It changes torch for good: only for a process of its own.
 """
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,8 +25,8 @@ from torch._subclasses import fake_tensor
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-TAKEN_FOR_CUDA: set[int] = set()
-_DEVICE = torch.device("cuda:0")
+_TAKEN_FOR_CUDA: set[int] = set()  # by `data_ptr`
+DEVICE = torch.device("cuda:0")
 _LIBRARY = torch.library.Library("aten", "IMPL")
 _H100 = SimpleNamespace(
     name="NVIDIA H100 80GB HBM3",
@@ -88,9 +89,9 @@ class _Driver:
     get_device_interface = staticmethod(lambda: torch.cuda)
 
 
-def pretend_h100(folder: Path) -> None:
+def pretend_h100() -> None:
     """See the module."""
-    _load_guard(folder)
+    _load_guard()
     for name, value in _ANSWERS.items():
         setattr(torch.cuda, name, _always(value))
         if hasattr(CudaInterface, name):
@@ -103,41 +104,49 @@ def pretend_h100(folder: Path) -> None:
     torch.version.cuda = "13.0"
     for name in ("_cuda_getDevice", "_cuda_getCurrentRawStream", "_cuda_isCurrentStreamCapturing"):
         setattr(torch._C, name, _always(0))
-    for module in (torch.cuda, torch.cuda.random):
-        module.get_rng_state, module.set_rng_state = (lambda *_: torch.get_rng_state()), _always(None)
+    for name, function in {"get_rng_state": lambda *_: torch.get_rng_state(), "set_rng_state": _always(None)}.items():
+        setattr(torch.cuda, name, function)
+        setattr(torch.cuda.random, name, function)
     driver._active = driver._default = _Driver()
     triton_helpers.set_driver_to_gpu = _always(None)
     # Patterns of attention and matrix products, which are traced on the device.
     joint_graph.lazy_init = post_grad.lazy_init = _always(None)
-    _take_for_cuda()
+    _patch_fake_tensors()
     _make_on_cpu()
+
+
+def take_for_cuda(tensors: Iterable[Tensor]) -> None:
+    """See the module."""
+    _TAKEN_FOR_CUDA.clear()
+    _TAKEN_FOR_CUDA.update(t.data_ptr() for t in tensors)
 
 
 def _always(value: object) -> Callable[..., Any]:
     return lambda *args, **options: value
 
 
-def _load_guard(folder: Path) -> None:
+def _load_guard() -> None:
     """torch's CPU build refuses even fake tensors of CUDA where a method looks after the current device."""
-    source, library = folder / "guard.cpp", folder / "guard.so"
-    source.write_text(_GUARD)
     there = Path(torch.__file__).parent
     places = (f"-I{there / 'include'}", f"-L{there / 'lib'}")
-    subprocess.run(["g++", "-std=c++20", "-shared", "-fPIC", *places, source, "-lc10", "-o", library], check=True)
-    ctypes.CDLL(str(library))
+    with tempfile.TemporaryDirectory(prefix="mpadam-guard-") as folder:
+        source, library = Path(folder, "guard.cpp"), Path(folder, "guard.so")
+        source.write_text(_GUARD, encoding="utf-8")
+        subprocess.run(["g++", "-std=c++20", "-shared", "-fPIC", *places, source, "-lc10", "-o", library], check=True)
+        ctypes.CDLL(str(library))
 
 
-def _take_for_cuda() -> None:
+def _patch_fake_tensors() -> None:
     real = fake_tensor.FakeTensorConverter.from_real_tensor
 
     def from_real_tensor(self: Any, mode: Any, t: Tensor, *args: Any, **options: Any) -> Any:
         fake = real(self, mode, t, *args, **options)
-        if t.data_ptr() in TAKEN_FOR_CUDA:
-            fake.fake_device = _DEVICE
+        if t.data_ptr() in _TAKEN_FOR_CUDA:
+            fake.fake_device = DEVICE
         return fake
 
-    fake_tensor.FakeTensorConverter.from_real_tensor = from_real_tensor  # type: ignore[method-assign]
-    fake_tensor.init_gpu_context = _always(None)
+    fake_tensor.FakeTensorConverter.from_real_tensor = from_real_tensor  # type: ignore[method-assign, assignment]
+    fake_tensor.init_gpu_context = _always(None)  # type: ignore[assignment]
 
 
 def _make_on_cpu() -> None:
@@ -149,4 +158,4 @@ def _make_on_cpu() -> None:
 
     _LIBRARY.impl("empty_strided", strided, "CUDA")
     _LIBRARY.impl("empty.memory_format", dense, "CUDA")
-    torch._C._dynamo.guards._empty_strided_cuda = strided
+    torch._C._dynamo.guards._empty_strided_cuda = strided  # type: ignore[attr-defined]

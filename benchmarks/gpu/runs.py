@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
+from gpu.parts import Case, FailedError, KilledError, Row, Setting, apart, need
+from gpu.products import digest
 from mpadam.data import TokenData
 from mpadam.data.prepare import prepare
 from mpadam.machine import gpu_name
-from mpadam.measure.gpu.parts import Case, FailedError, KilledError, Row, Setting, apart, need
-from mpadam.measure.gpu.products import digest
 from mpadam.model.capabilities import COMPUTE
 from mpadam.numerics.formats import BY_MASTERS
 from mpadam.study.auto import auto_here

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from mpadam.measure.gpu.parts import Case, NotHereError, Row, Setting, apart
-from mpadam.measure.gpu.runs import forget, train_here, write_run
+from gpu.parts import Case, NotHereError, Row, Setting, apart
+from gpu.runs import forget, train_here, write_run
 from mpadam.optim.names import parse_optimizer_name
 from mpadam.plan.assumptions import GPU_OVERHEAD_BYTES, GPUS, HEAD_ROOM
 from mpadam.plan.cost import Shape, gpu_bytes, gpu_step_seconds

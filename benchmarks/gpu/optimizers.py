@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from functools import partial
 
 import torch
+from paper_set import PaperSet, step_bytes
 from torch import Tensor
 
+from gpu.parts import Case, NotHereError, Row, Setting, apart, need
 from mpadam.compiler import compile_problem
-from mpadam.measure.gpu.parts import Case, NotHereError, Row, Setting, apart, need
-from mpadam.measure.paper_set import PaperSet, step_bytes
 from mpadam.measure.step_time import time_subjects
 from mpadam.measure.subjects import Subject
 from mpadam.optim.base import LowPrecisionOptimizer

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from mpadam.measure.gpu.parts import Case, NotHereError, Row, Setting, apart
-from mpadam.measure.gpu.runs import KINDS, forget, need_for, write_run
+from gpu.parts import Case, NotHereError, Row, Setting, apart
+from gpu.runs import KINDS, forget, need_for, write_run
 from mpadam.study.run_folder import RunFolder
 from mpadam.study.spec import read_run_file
 from mpadam.training.loop import backward, set_rates, update

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from mpadam.measure.gpu.parts import Case, NotHereError, Row, Setting, apart, need
+from gpu.parts import Case, NotHereError, Row, Setting, apart, need
 from mpadam.model.fp8.control import fp8_state_dict, fp8_step, load_fp8_state_dict
 from mpadam.model.fp8.convert import convert_to_fp8
 from mpadam.numerics import saturating_cast

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from mpadam.measure.gpu.parts import Case, Row, Setting, apart, need
+from gpu.parts import Case, Row, Setting, apart, need
 from mpadam.training.provenance import PACKAGES, environment
 
 LOADING = ("transformer_engine.pytorch", "flash_attn", "liger_kernel.transformers")
