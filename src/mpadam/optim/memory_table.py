@@ -5,13 +5,15 @@ python -m mpadam.optim.memory_table > docs/memory.md
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
 from mpadam.llama import PAPER_SIZES, PAPER_VOCABULARY, LlamaSize
 from mpadam.numerics.formats import CARDS
 from mpadam.optim.memory import Bytes, bytes_per_parameter
-from mpadam.optim.names import WRITE_BACKS, optimizer_names
+from mpadam.optim.names import optimizer_names, parse_optimizer_name
 from mpadam.optim.registry import build_optimizer
 
 MATRIX = (128, 512)
@@ -77,8 +79,8 @@ def _short(names: list[str]) -> str:
     """`adamw, adamw-sr` as `adamw[-sr]`."""
     suffixes: dict[str, list[str]] = {}
     for name in names:
-        suffix = next((s for s in WRITE_BACKS if s and name.endswith("-" + s)), "")
-        suffixes.setdefault(name.removesuffix("-" + suffix) if suffix else name, []).append(suffix)
+        base = str(replace(parse_optimizer_name(name), write_back="nearest"))
+        suffixes.setdefault(base, []).append(name.removeprefix(base).removeprefix("-"))
     return ", ".join(base + _choice(found) for base, found in suffixes.items())
 
 
