@@ -35,7 +35,7 @@ def axis_of(entry: str) -> str:
 
 
 def has_write_back(config: StudyConfig, entry: str) -> bool:
-    """Whether its weights are written by stochastic rounding or with Kahan's carry."""
+    """Whether its weights are written in another way than rounding to nearest."""
     return config.optimizer_name(entry).write_back != "nearest"
 
 
