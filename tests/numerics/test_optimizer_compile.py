@@ -104,7 +104,9 @@ def test_compiled_steps_agree_and_are_compiled_once(name: str, weight_format: st
             if name.startswith("adamw-eco"):
                 same = got == expected  # another rounding would be another error
                 assert same.float().mean() > 0.9
-                torch.testing.assert_close(compiled.state[q]["m"][same], eager.state[p]["m"][same], rtol=1e-4, atol=1e-6)
+                torch.testing.assert_close(
+                    compiled.state[q]["m"][same], eager.state[p]["m"][same], rtol=1e-4, atol=1e-6
+                )
             if "carry" in eager.state[p]:
                 compare_carries(eager, p, compiled, q, weight_format)
         with torch.no_grad():  # the next update starts from the same weights and states

@@ -73,7 +73,9 @@ def test_apollo_needs_a_v_e_to_compress(name: str) -> None:
         parse_optimizer_name(name)
 
 
-@pytest.mark.parametrize("name", ["m-plus-adam-eco", "m-plus-adam-relative-eco-sr", "additive-twin-eco", "madam-eco-sr"])
+@pytest.mark.parametrize(
+    "name", ["m-plus-adam-eco", "m-plus-adam-relative-eco-sr", "additive-twin-eco", "madam-eco-sr"]
+)
 def test_eco_needs_a_rule_with_a_single_additive_branch(name: str) -> None:
     with pytest.raises(ValueError, match=f"optimizer '{name}': ECO returns a rounding error through the first moment"):
         parse_optimizer_name(name)

@@ -111,7 +111,7 @@ moments (the carry stays bf16). `adamw[-sr]` is the name with and without the su
 
 M+Adam is AdamW and one state more. Kahan's carry costs 2 bytes: bf16 with a carry takes as much as a float32 master,
 FP8 with a carry more than bf16 without. A row that is not a whole number of blocks long pays a whole scale for its
-short block.
+short block. ECO keeps what rounding lost in the first moment and takes no memory of its own.
 
 | format | optimizers | weight | compute copy | gradient | states | total | states, fp32 |
 |---|---|---|---|---|---|---|---|
