@@ -89,8 +89,8 @@ def _done(w: Tensor, options: Capabilities) -> Tensor:
 def _moves(magnitudes: Tensor, fmt: str, optimizer: str, write_back: str, options: Capabilities) -> Tensor:
     """Whether weights of `magnitudes` have moved after `options.updates` equal updates away from zero.
 
-    Where rounding is by chance, whether half of the copies have. ECO's share of the first moment is followed as the step
-    that it makes of the coming updates.
+    Where rounding is by chance, whether half of the copies have. ECO's share of the first moment is followed as the
+    step that it makes of the coming updates.
     """
     format_ = get_format(fmt)
     copies = options.copies if write_back in BY_CHANCE else 1
