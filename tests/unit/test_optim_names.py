@@ -39,7 +39,7 @@ def test_names_are_composed_and_read_back() -> None:
     names = optimizer_names()
     assert len(set(names)) == len(names)
     assert [str(parse_optimizer_name(name)) for name in names] == list(names)
-    # 4 forms of 2 rules and 2 rules without, Apollo-E for the 3 forms with v_e, each with 3 write-backs; AdamW's two ECOs
+    # 4 forms of 2 rules and 2 rules without, Apollo-E for the 3 forms with v_e, each with 3 write-backs; two ECOs
     assert len(names) == 3 * (2 * (4 + 3) + 2) + 2
 
 
