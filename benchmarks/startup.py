@@ -17,6 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from arguments import count
 from processes import run
 from report import Line, report
 

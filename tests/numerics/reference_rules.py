@@ -141,4 +141,9 @@ def additive_twin(w: F64, g: F64, s: dict[str, F64], h: Hyper, t: int, *, projec
     return Result(w + u_a + second - decay, states, np.abs(w) + size + np.abs(second) + np.abs(decay))
 
 
+def eco_alpha(v: F64, h: Hyper, t: int) -> F64:
+    """What ECO multiplies the rounding error of the weight by before it adds it to m (paper.md section 8)."""
+    return (1 - h.b1**t) / h.eta_a * (1 - 1 / h.b1) * (np.sqrt(v / (1 - h.b2**t)) + h.eps)
+
+
 RULES = {"adamw": adamw, "madam": madam, "m-plus-adam": m_plus_adam, "additive-twin": additive_twin}

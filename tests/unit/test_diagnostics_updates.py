@@ -158,6 +158,26 @@ def test_nvfp4_loses_every_update_to_nearest_rounding_and_not_to_the_others():
         assert None not in (other.zero, other.sign, other.small)
 
 
+@pytest.mark.parametrize("write_back", ["eco", "eco_stochastic"])
+def test_eco_moves_weights_that_nearest_leaves(write_back):
+    """Half an ulp is collected in the first moment at (1 - beta1) of each lost step."""
+    options = replace(OPTIONS, updates=60)
+    nearest, eco = (measure("bf16", "adamw", one, options) for one in ("nearest", write_back))
+    assert eco.edges.above is None or eco.edges.above > 4 * nearest.edges.above
+    assert None not in (eco.zero, eco.sign, eco.small)
+
+
+def test_what_is_not_defined_is_not_measured(tmp_path):
+    options = replace(
+        OPTIONS, formats=("bf16",), optimizers=("adamw", "madam"), write_backs=("nearest", "eco"), limit=2, updates=2
+    )
+    produce_capabilities(options, tmp_path)
+    rows = pd.read_csv(tmp_path / "diagnostics" / "capabilities" / "capabilities.csv")
+    measured = list(zip(rows.optimizer, rows.write_back, strict=True))
+    assert measured == [("adamw", "nearest"), ("adamw", "eco"), ("madam", "nearest")]
+    assert "eco_stochastic: what rounding lost" in from_folder("table1_write_backs", tmp_path).caption
+
+
 def test_tables_say_what_was_measured_and_nothing_else(tmp_path):
     options = replace(OPTIONS, formats=("bf16",), optimizers=("adamw", "madam"), write_backs=("nearest", "kahan"))
     found = [

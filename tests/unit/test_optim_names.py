@@ -20,6 +20,8 @@ from mpadam.optim.schedules import factor
         ("adamw", OptimizerName("adamw", None, "full", "nearest")),
         ("adamw-sr", OptimizerName("adamw", None, "full", "stochastic")),
         ("adamw-kahan", OptimizerName("adamw", None, "full", "kahan")),
+        ("adamw-eco", OptimizerName("adamw", None, "full", "eco")),
+        ("adamw-eco-sr", OptimizerName("adamw", None, "full", "eco_stochastic")),
         ("m-plus-adam", OptimizerName("m-plus-adam", "normalized_rho", "full", "nearest")),
         ("m-plus-adam-relative", OptimizerName("m-plus-adam", "relative", "full", "nearest")),
         ("m-plus-adam-rho-tensor-sr", OptimizerName("m-plus-adam", "normalized_rho_tensor", "full", "stochastic")),
@@ -37,8 +39,8 @@ def test_names_are_composed_and_read_back() -> None:
     names = optimizer_names()
     assert len(set(names)) == len(names)
     assert [str(parse_optimizer_name(name)) for name in names] == list(names)
-    # 4 forms of 2 rules and 2 rules without, Apollo-E for the 3 forms with v_e, each with 3 write-backs
-    assert len(names) == 3 * (2 * (4 + 3) + 2)
+    # 4 forms of 2 rules and 2 rules without, Apollo-E for the 3 forms with v_e, each with 3 write-backs; two ECOs
+    assert len(names) == 3 * (2 * (4 + 3) + 2) + 2
 
 
 @pytest.mark.parametrize(
@@ -68,6 +70,14 @@ def test_what_is_no_name_is_refused(name: object) -> None:
 @pytest.mark.parametrize("name", ["adamw-apollo-e", "additive-twin-apollo-e-sr", "m-plus-adam-unnormalized-apollo-e"])
 def test_apollo_needs_a_v_e_to_compress(name: str) -> None:
     with pytest.raises(ValueError, match="compresses v_e"):
+        parse_optimizer_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["m-plus-adam-eco", "m-plus-adam-relative-eco-sr", "additive-twin-eco", "madam-eco-sr"]
+)
+def test_eco_needs_a_rule_with_a_single_additive_branch(name: str) -> None:
+    with pytest.raises(ValueError, match=f"optimizer '{name}': ECO returns a rounding error through the first moment"):
         parse_optimizer_name(name)
 
 
@@ -130,6 +140,7 @@ def test_what_is_given_is_taken_and_none_is_a_value_where_it_may_be() -> None:
         ("adamw", {"beta2": 1.0}, r"beta2 = 1.0: give a number in \[0, 1\)"),
         ("adamw", {"eps": 0.0}, "eps = 0.0"),
         ("adamw", {"betas": [0.9, 0.95]}, "did you mean 'beta"),
+        ("adamw-eco", {"beta1": 0.0}, r"beta1 = 0.0: give a number in \(0, 1\)"),
         ("m-plus-adam", {"tau": 0.0}, r"tau = 0.0: give a number in \(0, inf\)"),
         ("m-plus-adam", {"max_relative_step": 1.5}, r"\(0, 1\] or None"),
         ("m-plus-adam-apollo-e", {"apollo_rank": 2.5}, "whole"),

@@ -65,7 +65,10 @@ def test_signatures_are_the_documented_ones() -> None:
         (lambda p: AdamW([p], eps=0.0), "eps = 0.0"),
         (lambda p: AdamW([p], weight_decay=-0.1), "weight_decay = -0.1"),
         (lambda p: AdamW([{"params": [p], "weight_decay": math.nan}]), "weight_decay = nan"),
-        (lambda p: AdamW([p], write_back="round"), "write_back = 'round': give one of nearest, stochastic, kahan"),
+        (
+            lambda p: AdamW([p], write_back="round"),
+            "write_back = 'round': give one of nearest, stochastic, kahan, eco, eco_stochastic",
+        ),
         (lambda p: AdamW([p], weight_format="fp9"), "fp9"),
         (lambda p: AdamW([p], weight_format=["bf16"]), r"weight_format = \['bf16'\]"),
         (lambda p: AdamW([p], state_dtype="fp16"), "state_dtype = 'fp16': give 'fp32', 'bf16' or None"),

@@ -302,6 +302,20 @@ def test_the_carry_of_kahan_lets_small_steps_through():
     assert survived == [2, 6, 10]
 
 
+def test_eco_lets_small_steps_through_once_the_first_moment_has_grown():
+    """Steps of 0.001 down from 1, where bf16 has steps of 2**-8, a quarter of which each is: in float64, by hand, the
+    weight first moves at the 13th update, and from then on at every fourth."""
+    options = {"write_back": "eco", "state_dtype": "fp32"}
+    optimizer, p = optimizer_of((AdamW, {"lr": 1e-3, "weight_decay": 0.0}), torch.ones(8), **options)
+    survived = []
+    for t in range(1, 22):
+        p.grad = torch.ones(8).bfloat16()
+        ((_, of_eight),) = of_branch(look(optimizer, p), "additive").values()
+        survived += [t] * (of_eight == 8)
+        optimizer.step()
+    assert survived == [13, 17]
+
+
 # --- descent --------------------------------------------------------------------------------------------------
 
 

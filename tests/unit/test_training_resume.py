@@ -29,6 +29,7 @@ REGIMES = [
     ("fp32", "m-plus-adam"),
     ("bf16", "adamw-kahan"),
     ("bf16", "m-plus-adam-sr"),
+    ("bf16", "adamw-eco-sr"),
     ("bf16", "m-plus-adam-relative"),
 ]
 

@@ -42,9 +42,10 @@ def trained(rule, write_back, weight_format, place):
     return parameter.detach(), optimizer.store_of(parameter).read()
 
 
-@pytest.mark.parametrize("write_back", ["nearest", "stochastic", "kahan"])
+@pytest.mark.parametrize("write_back", ["nearest", "stochastic", "kahan", "eco", "eco_stochastic"])
 def test_elementwise_rules_and_row_wise_formats_give_the_bits_of_the_whole_parameter(write_back):
-    cases = [(rule, fmt, dim) for rule in ELEMENTWISE for fmt, dim in PLACED]
+    rules = ["adamw"] if write_back.startswith("eco") else ELEMENTWISE
+    cases = [(rule, fmt, dim) for rule in rules for fmt, dim in PLACED]
     whole = {(r, f): trained(r, write_back, f, torch.clone) for r, f, _ in cases}
 
     def work(ranks):

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from mpadam.analysis.cells import BASELINE
 from mpadam.analysis.collect import Collected
+from mpadam.optim.names import ERROR_FEEDBACK
 from mpadam.study.config import StudyConfig
 
 METHOD = "m-plus-adam"
@@ -35,8 +36,13 @@ def axis_of(entry: str) -> str:
 
 
 def has_write_back(config: StudyConfig, entry: str) -> bool:
-    """Whether its weights are written by stochastic rounding or with Kahan's carry."""
+    """Whether its weights are written in another way than rounding to nearest."""
     return config.optimizer_name(entry).write_back != "nearest"
+
+
+def feeds_back(config: StudyConfig, entry: str) -> bool:
+    """Whether what rounding its weights loses is added to the first moment (ECO)."""
+    return config.optimizer_name(entry).write_back in ERROR_FEEDBACK
 
 
 def is_form(config: StudyConfig, entry: str) -> bool:

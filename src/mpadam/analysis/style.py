@@ -39,6 +39,8 @@ OPTIMIZERS = {
     "adamw": OptimizerStyle("AdamW", BLUE, "o"),
     "adamw-sr": OptimizerStyle("AdamW + SR", SKY, "s"),
     "adamw-kahan": OptimizerStyle("AdamW + Kahan", GREEN, "D"),
+    "adamw-eco": OptimizerStyle("AdamW + ECO", BLACK, "<"),
+    "adamw-eco-sr": OptimizerStyle("AdamW + ECO + SR", GREY, ">"),
     "madam": OptimizerStyle("Madam", BLACK, "P"),
     "m-plus-adam": OptimizerStyle("M+Adam", VERMILLION, "^"),
     "m-plus-adam-sr": OptimizerStyle("M+Adam + SR", ORANGE, "v"),

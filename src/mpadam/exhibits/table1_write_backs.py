@@ -1,4 +1,5 @@
-"""Table 1 for every write-back: rounding to nearest, stochastic rounding, and Kahan's carried remainder."""
+"""Table 1 for every write-back: rounding to nearest, stochastic rounding, Kahan's carried remainder, and ECO where the
+study lists it."""
 
 from __future__ import annotations
 
@@ -6,11 +7,13 @@ from mpadam.diagnostics.capabilities.tidy import tidy
 from mpadam.exhibits.kit.table import Table
 from mpadam.exhibits.source import Source
 from mpadam.exhibits.table1 import MEASURED, capabilities, caption, notes, row
+from mpadam.optim.names import ERROR_FEEDBACK
 
 NAME = "table1-write-backs"
 TITLE = "What an update can do with each write-back, measured"
 NEEDS = "diagnostics/capabilities"
 PLACE = 91
+_ECO = " eco, eco_stochastic: what rounding lost, to nearest or stochastically, is added to AdamW's first moment."
 
 
 def make(source: Source) -> Table:
@@ -22,6 +25,7 @@ def make(source: Source) -> Table:
         caption=(
             f"{caption(options)} nearest: rounding to nearest; stochastic: half of {options['copies']} weights must "
             "have moved; kahan: what rounding lost is carried in bf16 and added to the next step."
+            + (_ECO if ERROR_FEEDBACK & set(options["write_backs"]) else "")
         ),
         header=("format", "optimizer", "write-back", *MEASURED),
         rows=tuple(row(one, options, ("fmt", "optimizer", "write_back")) for one in found),

@@ -1,4 +1,4 @@
-"""Stochastic rounding and Kahan summation against rounding to nearest, for AdamW and M+Adam, in every regime with
+"""Stochastic rounding, Kahan summation and ECO against rounding to nearest, for AdamW and M+Adam, in every regime with
 weights below fp32 that the study asks for, beside AdamW with fp32 weights. The last columns say what M+Adam,
 without either, gains over each: negative where the rounding trick does better.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mpadam.analysis.cells import BASELINE, Cell, CellKey, cells, cells_frame
-from mpadam.analysis.entries import METHOD, has_write_back, is_level
+from mpadam.analysis.entries import METHOD, feeds_back, has_write_back, is_level
 from mpadam.analysis.style import OPTIMIZERS, optimizer_styles, regime_styles
 from mpadam.analysis.texts import between_text, perplexity_text
 from mpadam.exhibits.kit.table import Entry, Table, entries
@@ -47,7 +47,7 @@ def make(source: Source) -> Table:
     return Table(
         NAME,
         TITLE,
-        caption=_CAPTION,
+        caption=_CAPTION + (_ECO if any(feeds_back(config, entry) for entry in styles) else ""),
         header=(
             *("model", "budget", "regime", f"{OPTIMIZERS[BASELINE].label}, fp32 weights"),
             *(style.label for style in styles.values()),
@@ -67,6 +67,7 @@ _CAPTION = (
     "without either, at the seeds that both have; negative where the rounding trick does better. A cell with a "
     "diverged run (div.) has no mean."
 )
+_ECO = " ECO adds what rounding lost to the first moment, and takes no memory."
 
 
 def _belongs(config: StudyConfig, entry: str) -> bool:

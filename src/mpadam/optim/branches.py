@@ -42,6 +42,18 @@ def adam(g: Tensor, state: Mapping[str, Tensor], c: Constants, r: Rates) -> tupl
     return -r.additive * m / denominator, denominator, {"m": m, "v": v}
 
 
+def fed_back(state: State, error: Tensor, c: Constants, r: Rates) -> State:
+    """m + alpha e, alpha = ((1 - b1^t) / eta_a) (1 - 1/b1) (sqrt(v_hat) + eps): ECO (paper.md section 8).
+
+    The coming updates move the weight by b1 alpha e, b1^2 alpha e, ... times their rates: by e in all, where the rate
+    stays. A rate of zero gives nothing back, and so does a second moment that overflowed: alpha is not finite there.
+    state: m and v; these and `error` are float32 [*shape].
+    """
+    denominator = (state["v"] / r.correction).sqrt() + c.eps
+    injection = -(c.decay1.taken / c.decay1.kept) * (error / r.additive) * denominator
+    return state | {"m": state["m"] + injection.nan_to_num(0.0, 0.0, 0.0)}
+
+
 def relative_step(
     w: Tensor, g: Tensor, state: Mapping[str, Tensor], c: Constants, r: Rates, *, projection: Tensor | None = None
 ) -> tuple[Tensor, State]:

@@ -210,6 +210,16 @@ class StepFunction(Protocol):
     ) -> tuple[Step, State]: ...
 
 
+class FeedbackFunction(Protocol):
+    """What ECO makes of the new states of a rule, given the rounding error of the weight; it changes nothing in place.
+
+    state: name -> float32 [*shape], as the rule's function returned it.  error: float32 [*shape], what was to be stored
+    minus what is.  Returns all states.
+    """
+
+    def __call__(self, state: State, error: Tensor, c: Constants, r: Rates) -> State: ...
+
+
 # --- the card --------------------------------------------------------------------------------------------------------
 
 
@@ -224,6 +234,7 @@ class Rule:
     hyperparameters: in the order in which a study lists them.
     forms: word in the optimizer's name -> `multiplicative_form`; the form with no word is the default. A rule without
         the multiplicative branch of `mpadam.optim.branches` has none.
+    feedback: how a rounding error enters its states, or None where ECO is not defined for it.
     whole: its function looks at the whole tensor, so it can neither be cut into shards nor seen as a row of numbers.
     """
 
@@ -235,6 +246,7 @@ class Rule:
     branches: tuple[Branch, ...]
     hyperparameters: tuple[Hyperparameter, ...]
     forms: Mapping[str, str | None] = field(default_factory=lambda: {"": None}, hash=False)
+    feedback: FeedbackFunction | None = None
     whole: bool = False
 
     @property

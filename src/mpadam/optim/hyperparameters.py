@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import replace
 
 from mpadam.optim.card import RANK, REFRESH, SHARED, Hyperparameter
-from mpadam.optim.names import OptimizerName, parse_optimizer_name
+from mpadam.optim.names import ERROR_FEEDBACK, OptimizerName, parse_optimizer_name
 from mpadam.optim.rules import RULES
 
 
@@ -28,7 +29,10 @@ def hyperparameters_of(name: OptimizerName | str) -> dict[str, Hyperparameter]:
     rows = [h for h in RULES[parsed.rule].hyperparameters if h.name != "tau" or parsed.form != "relative"]
     if parsed.second_moment == "apollo_e":
         rows += [RANK, REFRESH]
-    return {h.name: h for h in rows}
+    known = {h.name: h for h in rows}
+    if parsed.write_back in ERROR_FEEDBACK:  # which divides by it
+        known["beta1"] = replace(known["beta1"], low_open=True)
+    return known
 
 
 def check_hyperparameters(name: OptimizerName | str, values: Mapping[str, object]) -> dict[str, float | int | None]:

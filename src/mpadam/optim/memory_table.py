@@ -5,13 +5,15 @@ python -m mpadam.optim.memory_table > docs/memory.md
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
 from mpadam.llama import PAPER_SIZES, PAPER_VOCABULARY, LlamaSize
 from mpadam.numerics.formats import CARDS
 from mpadam.optim.memory import Bytes, bytes_per_parameter
-from mpadam.optim.names import WRITE_BACKS, optimizer_names
+from mpadam.optim.names import optimizer_names, parse_optimizer_name
 from mpadam.optim.registry import build_optimizer
 
 MATRIX = (128, 512)
@@ -77,8 +79,8 @@ def _short(names: list[str]) -> str:
     """`adamw, adamw-sr` as `adamw[-sr]`."""
     suffixes: dict[str, list[str]] = {}
     for name in names:
-        suffix = next((s for s in WRITE_BACKS if s and name.endswith("-" + s)), "")
-        suffixes.setdefault(name.removesuffix("-" + suffix) if suffix else name, []).append(suffix)
+        base = str(replace(parse_optimizer_name(name), write_back="nearest"))
+        suffixes.setdefault(base, []).append(name.removeprefix(base).removeprefix("-"))
     return ", ".join(base + _choice(found) for base, found in suffixes.items())
 
 
@@ -109,7 +111,8 @@ in float32 in the last column (the carry stays in bf16). `adamw[-sr]` stands for
 
 M+Adam has one state more than AdamW. Kahan's carry takes 2 bytes: bf16 with a carry takes as much memory as a float32
 master weight, and FP8 with a carry takes more than bf16 without one. If the length of a row is not a multiple of the
-block size, its last, shorter block has a whole scale.
+block size, its last, shorter block has a whole scale. ECO adds what rounding lost to the first moment and takes no
+memory.
 
 | format | optimizers | weight | compute copy | gradient | states | total | states, fp32 |
 |---|---|---|---|---|---|---|---|

@@ -1,4 +1,4 @@
-"""Names of optimizers: `<rule>[-<form>][-apollo-e][-sr|-kahan]`, composed and parsed, not enumerated.
+"""Names of optimizers: `<rule>[-<form>][-apollo-e][-sr|-kahan|-eco|-eco-sr]`, composed and parsed, not enumerated.
 
     >>> parse_optimizer_name("m-plus-adam-relative-sr")
     OptimizerName(rule='m-plus-adam', form='relative', second_moment='full', write_back='stochastic')
@@ -17,7 +17,12 @@ from types import MappingProxyType
 from mpadam.optim.rules import RULES
 
 SECOND_MOMENTS: Mapping[str, str] = MappingProxyType({"": "full", "apollo-e": "apollo_e"})
-WRITE_BACKS: Mapping[str, str] = MappingProxyType({"": "nearest", "sr": "stochastic", "kahan": "kahan"})
+WRITE_BACKS: Mapping[str, str] = MappingProxyType(
+    {"": "nearest", "sr": "stochastic", "kahan": "kahan", "eco": "eco", "eco-sr": "eco_stochastic"}
+)
+#: write-backs that round by chance, and those that add the rounding error to the first moment
+BY_CHANCE = frozenset({"stochastic", "eco_stochastic"})
+ERROR_FEEDBACK = frozenset({"eco", "eco_stochastic"})
 
 #: option of an optimizer -> the words it may be
 CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -38,7 +43,7 @@ class OptimizerName:
     rule: name of a card in `mpadam.optim.rules`
     form: value of `multiplicative_form`, or None for a rule without a multiplicative branch
     second_moment: "full" | "apollo_e"
-    write_back: "nearest" | "stochastic" | "kahan"
+    write_back: "nearest" | "stochastic" | "kahan" | "eco" | "eco_stochastic"
     """
 
     rule: str
@@ -69,37 +74,52 @@ def check_choices(options: Mapping[str, object]) -> None:
         raise ValueError(
             "second_moment = 'apollo_e' compresses v_e, which 'unnormalized_rho' does not have; use 'full'"
         )
+    if options.get("write_back") in ERROR_FEEDBACK and "rule" in options and not _can_feed_back(str(options["rule"])):
+        raise ValueError(f"write_back = {options['write_back']!r} with rule = {options['rule']!r}: {_NO_FEEDBACK}")
 
 
-def _is_defined(rule: str, form: str | None, second_moment: str) -> bool:
+_NO_FEEDBACK = (
+    "ECO returns a rounding error through the first moment of a rule with a single additive branch, such as adamw; "
+    "use nearest, stochastic or kahan"
+)
+
+
+def _can_feed_back(rule: str) -> bool:
+    return RULES[rule].feedback is not None
+
+
+def _can_compress(rule: str, form: str | None) -> bool:
     """Apollo-E compresses v_e: rules and forms without v_e have nothing to compress (paper.md section 2)."""
-    return second_moment == "full" or "v_e" in RULES[rule].state_names(form)
+    return "v_e" in RULES[rule].state_names(form)
+
+
+def is_defined(name: OptimizerName) -> bool:
+    """Whether second moment and write-back have a meaning for the rule."""
+    compressed, fed_back = name.second_moment != "full", name.write_back in ERROR_FEEDBACK
+    return (not compressed or _can_compress(name.rule, name.form)) and (not fed_back or _can_feed_back(name.rule))
 
 
 def optimizer_names() -> tuple[str, ...]:
     """Every name that `parse_optimizer_name` accepts."""
-    return tuple(
-        str(OptimizerName(rule, form, second_moment, write_back))
+    names = (
+        OptimizerName(rule, *words)
         for rule, card in RULES.items()
-        for form, second_moment, write_back in product(
-            card.forms.values(), SECOND_MOMENTS.values(), WRITE_BACKS.values()
-        )
-        if _is_defined(rule, form, second_moment)
+        for words in product(card.forms.values(), SECOND_MOMENTS.values(), WRITE_BACKS.values())
     )
+    return tuple(str(name) for name in names if is_defined(name))
 
 
 def _take_suffix(rest: str, words: Mapping[str, str]) -> tuple[str, str]:
-    """`("a-sr", WRITE_BACKS) -> ("a", "stochastic")`"""
-    for word, meaning in words.items():
-        if word and rest.endswith("-" + word):
-            return rest.removesuffix("-" + word), meaning
-    return rest, words[""]
+    """`("a-sr", WRITE_BACKS) -> ("a", "stochastic")`; of several that fit, the longest."""
+    word = max((word for word in words if word and rest.endswith("-" + word)), key=len, default="")
+    return rest.removesuffix("-" + word) if word else rest, words[word]
 
 
 def parse_optimizer_name(name: str) -> OptimizerName:
-    """Read `<rule>[-<form>][-apollo-e][-sr|-kahan]`.
+    """Read `<rule>[-<form>][-apollo-e][-sr|-kahan|-eco|-eco-sr]`.
 
-    Raises ValueError, with the closest accepted name, for anything else, and for Apollo-E where no v_e exists.
+    Raises ValueError, with the closest accepted name, for anything else, for Apollo-E where no v_e exists, and for ECO
+    with a rule that does not define it.
     """
     rest, write_back = _take_suffix(name, WRITE_BACKS) if isinstance(name, str) else ("", "nearest")
     rest, second_moment = _take_suffix(rest, SECOND_MOMENTS)
@@ -108,8 +128,10 @@ def parse_optimizer_name(name: str) -> OptimizerName:
         word = rest.removeprefix(rule).removeprefix("-")
         if not rest.startswith(rule) or word not in forms or rest != "-".join(filter(None, (rule, word))):
             continue
-        if not _is_defined(rule, forms[word], second_moment):
+        if second_moment != "full" and not _can_compress(rule, forms[word]):
             raise ValueError(f"optimizer {name!r}: apollo-e compresses v_e, which {rest!r} does not have; drop it")
+        if write_back in ERROR_FEEDBACK and not _can_feed_back(rule):
+            raise ValueError(f"optimizer {name!r}: {_NO_FEEDBACK}")
         return OptimizerName(rule, forms[word], second_moment, write_back)
     raise ValueError(_unknown(name))
 
@@ -118,5 +140,5 @@ def _unknown(name: object) -> str:
     close = difflib.get_close_matches(str(name), optimizer_names(), n=1, cutoff=0.0)[0]
     return (
         f"optimizer {name!r} is not known; did you mean {close!r}? "
-        "A name is <rule>[-<form>][-apollo-e][-sr|-kahan], with rule one of " + ", ".join(RULES)
+        "A name is <rule>[-<form>][-apollo-e][-sr|-kahan|-eco|-eco-sr], with rule one of " + ", ".join(RULES)
     )

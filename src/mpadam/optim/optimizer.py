@@ -8,7 +8,8 @@ Options that all of them share, each also per parameter group:
 weight_format   what the weights are kept in: a name ("fp32" "bf16" "fp8_e4m3" "fp8_e5m2" "nvfp4" "nvfp4_sticky"), a
                 format object, or None for the parameter's own dtype. If it is not the parameter's dtype, the optimizer
                 holds the weight and the parameter is its compute copy.
-write_back      "nearest" | "stochastic" | "kahan": how an update is rounded into the format.
+write_back      "nearest" | "stochastic" | "kahan" | "eco" | "eco_stochastic": how an update is rounded into the
+                format, and what becomes of the part that it cannot hold; both ECOs are for AdamW alone.
 state_dtype     of the moments: "fp32" | "bf16" (or the torch dtypes), None for the parameter's dtype.
 carry_dtype     of Kahan's carry; None is "bf16", which holds 8 bits below the weight's own.
 shadow          "none" | "refreshed" | "persistent", with shadow_dtype (None: as the states): only for stored codes.

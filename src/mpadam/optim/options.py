@@ -72,7 +72,8 @@ def check_moving(group: dict[str, Any]) -> None:
     for key in ("compile", "tie_lr_mult"):
         if not isinstance(group.get(key, False), bool):
             raise ValueError(f"{key} = {group[key]!r}: give True or False")
-    name = OptimizerName(group["rule"], group.get("multiplicative_form"), group.get("second_moment", "full"))
+    form, second_moment = group.get("multiplicative_form"), group.get("second_moment", "full")
+    name = OptimizerName(group["rule"], form, second_moment, group["write_back"])
     known = hyperparameters_of(name)
     if "betas" in group:
         pair = group["betas"]

@@ -13,7 +13,8 @@ and after every write. A write to a compute copy from outside would be lost, so 
 to a weight whose Kahan carry would no longer belong to it.
 
 Write-backs: `nearest`; `stochastic`, whose bits are a function of (seed, t, parameter id, flat index); `kahan`, which
-keeps what rounding lost (`carry`) and adds it to the next step. In float32 all three are the same. A bf16 carry holds
+keeps what rounding lost (`carry`) and adds it to the next step; `eco` and `eco_stochastic`, which round to nearest and
+stochastically and hand `error` to the rule's first moment. In float32 all of them are the same. A bf16 carry holds
 8 bits below the weight's own: 16 in bf16, but 11 in e5m2 and 10 in e2m1, where steps below 2^-12 |w| are lost again
 unless the carry is float32.
 
@@ -35,7 +36,7 @@ from torch import Tensor
 from mpadam.numerics.base import Encoded, Format, Rounding
 from mpadam.numerics.bits import bit_keys, bits_of, more_bits
 from mpadam.numerics.rounding import round_bf16
-from mpadam.optim.names import check_choices
+from mpadam.optim.names import BY_CHANCE, ERROR_FEEDBACK, check_choices
 from mpadam.optim.seen import GPU_LOOKS_EVERY, Seen, checksum, place_of, sample
 from mpadam.optim.sharding import local
 
@@ -60,10 +61,11 @@ class StorePlan:
                 "give an fp8 or nvfp4 format, or shadow='none'; where only some groups hold codes, set shadow in those "
                 "groups' dicts"
             )
-        if self.shadow != "none" and self.write_back == "kahan":
+        if self.shadow != "none" and self.write_back in {"kahan", *ERROR_FEEDBACK}:
+            keeper = "the carry" if self.write_back == "kahan" else "the first moment"
             raise ValueError(
-                f"write_back = 'kahan' with shadow = {self.shadow!r}: the carry already keeps what a shadow would; "
-                "choose one of the two"
+                f"write_back = {self.write_back!r} with shadow = {self.shadow!r}: {keeper} already keeps what a shadow "
+                "would; choose one of the two"
             )
 
     @property
@@ -73,7 +75,12 @@ class StorePlan:
 
     @property
     def needs_bits(self) -> bool:
-        return self.write_back == "stochastic" and self.format.dtype != torch.float32
+        return self.write_back in BY_CHANCE and self.format.dtype != torch.float32
+
+    @property
+    def feeds_back(self) -> bool:
+        """Whether `error` belongs into the rule's first moment."""
+        return self.write_back in ERROR_FEEDBACK and self.format.dtype != torch.float32
 
     def initial(self, x: Tensor) -> dict[str, Tensor]:
         """The tensors of a store that holds float32 `x` [*shape], which may be finer than the format.

@@ -1,6 +1,6 @@
 """One update of one parameter as a pure function over tensors.
 
-    read -> rule -> round -> new tensors
+    read -> rule -> round -> (ECO: the rounding error into the first moment) -> new tensors
 
 `mpadam.optim.compiled` gives the whole of it to torch.compile, so a compiled step reads and writes each tensor once.
 """
@@ -83,9 +83,13 @@ def advance(plan: Plan, x: Operands, rates: Rates, step_of: StepFunction | None 
     """The update as a pure function; float32 until the store rounds. `step_of`: in place of the rule's function."""
     w = plan.store.read(x.stored, x.grad.shape)
     moments = {name: tensor.to(torch.float32) for name, tensor in x.moments.items()}
-    step_of = step_of or RULES[plan.rule].step
-    step, new_moments = step_of(w, x.grad.to(torch.float32), moments, plan.constants, rates, projection=x.projection)
-    return Update(w, step, new_moments, plan.store.write(x.stored, w, step.delta, x.bits()).tensors)
+    rule, c = RULES[plan.rule], plan.constants
+    step_of = step_of or rule.step
+    step, new_moments = step_of(w, x.grad.to(torch.float32), moments, c, rates, projection=x.projection)
+    written = plan.store.write(x.stored, w, step.delta, x.bits())
+    if plan.store.feeds_back and rule.feedback is not None:
+        new_moments = rule.feedback(new_moments, plan.store.error(written), c, rates)
+    return Update(w, step, new_moments, written.tensors)
 
 
 def apply(plan: Plan, x: Operands, new: Update) -> None:

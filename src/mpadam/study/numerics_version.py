@@ -8,10 +8,10 @@ tests/golden tells when that is.
 """
 
 from mpadam.numerics.formats import card_of
-from mpadam.optim.names import parse_optimizer_name
+from mpadam.optim.names import BY_CHANCE, parse_optimizer_name
 
 
 def numerics_version(masters: str, optimizer: str) -> int:
     """Version of the numbers of a run with masters such as "nvfp4" and an optimizer such as "adamw-sr"."""
-    rounds_codes = card_of(masters).codes and parse_optimizer_name(optimizer).write_back == "stochastic"
+    rounds_codes = card_of(masters).codes and parse_optimizer_name(optimizer).write_back in BY_CHANCE
     return 2 if rounds_codes else 1

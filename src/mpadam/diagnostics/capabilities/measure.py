@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from mpadam.diagnostics.capabilities.edges import Edges, find_edges
 from mpadam.diagnostics.scene import reference_rates, reference_step, scene
 from mpadam.numerics.formats import get_format
-from mpadam.optim.names import parse_optimizer_name
+from mpadam.optim.card import Constants
+from mpadam.optim.names import BY_CHANCE, parse_optimizer_name
 from mpadam.optim.registry import build_optimizer
 from mpadam.optim.store import StorePlan, draw_of
 from mpadam.study.diagnostics import Capabilities
@@ -56,7 +57,7 @@ def _tasks(fmt: str, optimizer: str, write_back: str, options: Capabilities) -> 
         start,
         get_format(fmt),
         deviation=options.deviation,
-        copies=COPIES_OF_A_TASK if write_back == "stochastic" else 1,
+        copies=COPIES_OF_A_TASK if write_back in BY_CHANCE else 1,
         typical_rms=name.form == "normalized_rho_tensor",
     )
     p = nn.Parameter(placed.weights.to(torch.bfloat16))
@@ -88,10 +89,11 @@ def _done(w: Tensor, options: Capabilities) -> Tensor:
 def _moves(magnitudes: Tensor, fmt: str, optimizer: str, write_back: str, options: Capabilities) -> Tensor:
     """Whether weights of `magnitudes` have moved after `options.updates` equal updates away from zero.
 
-    Where rounding is by chance, whether half of the copies have.
+    Where rounding is by chance, whether half of the copies have. ECO's share of the first moment is followed as the
+    step that it makes of the coming updates.
     """
     format_ = get_format(fmt)
-    copies = options.copies if write_back == "stochastic" else 1
+    copies = options.copies if write_back in BY_CHANCE else 1
     placed = scene(magnitudes, format_, deviation=options.deviation, copies=copies)
     plan, shape = StorePlan(format_, write_back), placed.weights.shape
     stored = plan.initial(placed.weights)
@@ -99,10 +101,13 @@ def _moves(magnitudes: Tensor, fmt: str, optimizer: str, write_back: str, option
     weights = before[:, 0]  # rounding to nearest made all copies the same
     away = torch.where(weights < 0, 1.0, -1.0)  # of a weight that is stored as zero: upwards
     step = placed.spread(reference_step(optimizer, weights, options.gradient * away, options).delta)
-    moved = torch.zeros_like(before, dtype=torch.bool)
+    moved, owed, b1 = torch.zeros_like(before, dtype=torch.bool), torch.zeros_like(step), Constants().decay1
     for t in range(1, options.updates + 1):
         bits = draw_of(seed=0, tensor_id=0, t=t).bits(shape, step.device) if plan.needs_bits else None
-        stored = plan.write(stored, plan.read(stored, shape), step, bits).tensors
+        written = plan.write(stored, plan.read(stored, shape), step + b1.kept * owed, bits)
+        stored = written.tensors
+        if plan.feeds_back:
+            owed = b1.kept * owed + b1.taken / b1.kept * plan.error(written)
         moved |= placed.at_probes(plan.read(stored, shape)) != before
         if moved.all():
             break

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from mpadam.atomic import write_json
 from mpadam.diagnostics.capabilities.measure import measure
 from mpadam.diagnostics.capabilities.tidy import tidy
 from mpadam.diagnostics.records import write_csv
+from mpadam.optim.names import is_defined, parse_optimizer_name
 from mpadam.study.diagnostics import Capabilities
 
 
@@ -20,6 +21,7 @@ def produce(options: Capabilities, root: Path) -> None:
         for fmt in options.formats
         for optimizer in options.optimizers
         for write_back in options.write_backs
+        if is_defined(replace(parse_optimizer_name(optimizer), write_back=write_back))
     ]
     folder = root / "diagnostics" / "capabilities"
     records = {"options": json.loads(json.dumps(asdict(options))), "capabilities": [asdict(c) for c in found]}

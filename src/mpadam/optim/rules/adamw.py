@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mpadam.optim.branches import adam
+from mpadam.optim.branches import adam, fed_back
 from mpadam.optim.card import BETA1, BETA2, DECAY, EPS, LR, Constants, Rates, Rule, State, Step
 
 if TYPE_CHECKING:
@@ -29,4 +29,5 @@ ADAMW = Rule(
     states=("m", "v"),
     branches=("additive",),
     hyperparameters=(replace(LR, default=1e-3), BETA1, BETA2, EPS, DECAY),
+    feedback=fed_back,
 )
