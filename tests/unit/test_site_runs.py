@@ -231,7 +231,7 @@ def test_at_laptop_scale_there_are_directions_and_no_numbers(study: FakeStudy) -
     assert [line.direction for line in lines] == ["lower in 2 of 2", "none of its cells", "none of its cells"]
     text = Page(write_site(collect(study.config, study.paths)).read_text()).text
     assert "350m bf16-bf16 19.156 16.607 +13.3% Q – – – lower in 2 of 2" in text
-    assert "nothing but directions can be compared" in text
+    assert "only the sign of a difference can be compared" in text
     assert "licensed under CC BY 4.0" in text
 
 
