@@ -29,10 +29,13 @@ CASES = {
         Case("fp8_e5m2", "stochastic", SHORT),
         Case("fp8_e4m3", "stochastic", WHOLE),
         Case("fp8_e4m3", "nearest", ODD),
+        Case("fp8_e5m2", "kahan", WHOLE),
         Case("nvfp4_sticky", "nearest", WHOLE),
         Case("nvfp4_sticky", "stochastic", WHOLE),
         Case("nvfp4_sticky", "nearest", ODD),
+        Case("nvfp4_sticky", "kahan", WHOLE),
         Case("nvfp4", "nearest", WHOLE),
         Case("nvfp4", "nearest", ODD),
+        Case("nvfp4", "stochastic", WHOLE),
     )
 }
