@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from mpadam.exhibits.kit.pictures import Picture, drawing, write_picture
 from mpadam.exhibits.kit.render import write_table
 from mpadam.exhibits.kit.table import Table
 from mpadam.exhibits.registry import Exhibit
 from mpadam.exhibits.source import Source
 
+if TYPE_CHECKING:
+    from mpadam.exhibits.kit.pictures import Picture
+
 
 def write(wanted: Iterable[Exhibit], source: Source) -> list[Table | Picture]:
     """Make these exhibits and write their files into the folder of the source."""
-    made = []
-    for exhibit in wanted:
-        with drawing():
-            one = exhibit.make(source)
-        folder = source.folder / exhibit.folder
-        write_table(one, folder) if isinstance(one, Table) else write_picture(one, folder)
-        made.append(one)
-    return made
+    return [_write(exhibit, source) for exhibit in wanted]
+
+
+def _write(exhibit: Exhibit, source: Source) -> Table | Picture:
+    folder = source.folder / exhibit.folder
+    if exhibit.folder == "tables":  # needs no package that draws
+        table = exhibit.make(source)
+        assert isinstance(table, Table), exhibit.name
+        write_table(table, folder)
+        return table
+    from mpadam.exhibits.kit.pictures import Picture, drawing, write_picture
+
+    with drawing():
+        picture = exhibit.make(source)
+    assert isinstance(picture, Picture), exhibit.name
+    write_picture(picture, folder)
+    return picture
