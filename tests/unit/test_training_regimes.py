@@ -17,7 +17,7 @@ from tests.unit.training_runs import StopAfter, assert_same_run, make_data, make
 MASTERS = ("fp32", "bf16", "fp8", "fp8e4m3", "nvfp4", "nvfp4s")
 REGIMES = [(masters, compute) for masters in MASTERS for compute in ("bf16", "fp8")]
 IDS = ["-".join(regime) for regime in REGIMES]
-STEPS = 60
+STEPS = 40
 
 
 @pytest.fixture(scope="module")
