@@ -6,6 +6,7 @@ import math
 import shutil
 import statistics
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -329,6 +330,9 @@ def test_nothing_of_the_new_figures_sticks_out(study: FakeStudy) -> None:
             assert min(box.x0, box.y0) >= -1, picture.name
             assert box.x1 <= figure.bbox.x1 + 1, picture.name
             assert box.y1 <= figure.bbox.y1 + 1, picture.name
+        for axes in figure.axes:
+            level = [text.get_window_extent() for text in axes.get_xticklabels() if not text.get_rotation()]
+            assert not any(left.overlaps(right) for left, right in pairwise(level)), picture.name
         legend = figure.legends[0].get_window_extent()
         assert not any(legend.overlaps(axes.get_tightbbox()) for axes in figure.axes), picture.name
 

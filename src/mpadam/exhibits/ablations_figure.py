@@ -30,9 +30,9 @@ TITLE = "Ablations of M+Adam"
 NEEDS = "runs"
 PLACE = 70
 
-COLUMNS, HEIGHT = 4, 2.0
+COLUMNS, HEIGHT = 3, 2.1
 ROW = 0.3  # inches of a form
-LABEL_CHARACTERS = 16  # of tick labels that fit next to each other
+LABEL_CHARACTERS = 9  # of tick labels that fit next to each other
 _METHOD, _BASELINE = OPTIMIZERS[METHOD], OPTIMIZERS[BASELINE]
 
 
@@ -95,7 +95,7 @@ def _levels(axes: Axes, axis: str, levels: Sequence[Level]) -> None:
         _lost(axes, at, level.cell)
     labels = [level.label for level in levels]
     crowded = len(labels) > 2 and len(labels) * max(map(len, labels)) > LABEL_CHARACTERS
-    axes.set(xlim=(-0.4, len(levels) - 0.6), xlabel=SYMBOLS.get(axis, axis))
+    axes.set(xlim=(-0.4, len(levels) - 0.6), xlabel=SYMBOLS.get(axis, axis).replace(", ", ",\n"))
     kit.fixed_ticks(axes, range(len(levels)), labels, rotation=30 if crowded else 0)
     axes.grid(visible=False, axis="x")
 

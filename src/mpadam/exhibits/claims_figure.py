@@ -30,7 +30,7 @@ IN_ALL = True
 
 #: inches; HEADING: title and tick labels of a panel, TICKS: of these the part below it
 LINE, HEADING, TICKS = 0.18, 0.62, 0.3
-LEFT, RIGHT, TOP, BOTTOM = 3.3, 1.4, 0.7, 0.4
+LEFT, RIGHT, TOP, BOTTOM = 4.0, 1.4, 0.7, 0.4
 UNIT = "ln perplexity"  # of the claims that are drawn, and of their slopes
 _SIGNS = {SUPPORTED: "+ ", CONTRADICTED: "− ", INCONCLUSIVE: "? "}
 _COLUMNS = ["claim", "contrast", "where", "n", "mean", "low", "high", "family_low", "family_high", "verdict"]
@@ -103,6 +103,7 @@ def _draw(axes: Axes, claim: Record, cells: pd.DataFrame) -> None:
     axes.set_yticks(range(len(cells)), cells["contrast"] + ", " + cells["place"] if several else cells["place"])
     axes.set_ylim(len(cells) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
+    axes.locator_params(axis="x", nbins=6)
     title = f"{claim['id']}: {claim['title']}: {claim['verdict']}"
     axes.set_title(title, loc="left", x=-0.95 * LEFT / (WIDTH - LEFT - RIGHT))
 
