@@ -14,12 +14,15 @@ from tests.workflow.toy import OVERLAY
 
 pytestmark = pytest.mark.apptainer
 
+CACHES = ("XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "MPLCONFIGDIR", "CUDA_CACHE_PATH")
+
 
 def in_image(*command: str, cwd: Path, action: str = "exec", **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run something in the image, from `cwd`, which is bound under its own name."""
+    """Run something in the image, from `cwd`, which is bound under its own name. Caches of the tests stay outside."""
+    inherited = {name: value for name, value in os.environ.items() if name not in CACHES}
     return subprocess.run(
         ["apptainer", action, "--bind", str(cwd), "--pwd", str(cwd), str(IMAGE), *command],
-        cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True, check=False,
+        cwd=cwd, env={**inherited, **environment}, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
 
@@ -62,11 +65,10 @@ def test_nothing_of_the_users_python_comes_in(tmp_path: Path) -> None:
 
 
 def test_caches_are_a_folder_of_the_job(tmp_path: Path) -> None:
-    names = ("XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "MPLCONFIGDIR", "CUDA_CACHE_PATH")
-    program = f"import os; print(*(os.environ[name] for name in {names}), sep='\\n')"
+    program = f"import os; print(*(os.environ[name] for name in {CACHES}), sep='\\n')"
     done = in_image("python", "-c", program, cwd=tmp_path, TMPDIR=str(tmp_path), SLURM_JOB_ID="17")
     folders = done.stdout.splitlines()
-    assert len(folders) == len(names), done.stderr
+    assert len(folders) == len(CACHES), done.stderr
     assert all(folder.startswith(f"{tmp_path}/mpadam-{os.getuid()}-17") for folder in folders)
     assert (tmp_path / f"mpadam-{os.getuid()}-17").stat().st_mode & 0o777 == 0o700
     kept = in_image("python", "-c", program, cwd=tmp_path, TMPDIR=str(tmp_path), TRITON_CACHE_DIR="/elsewhere")
