@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from mpadam.source import PACKAGE, SUFFIXES
+from mpadam.stored import checksums
 
 _ROOT = PACKAGE.name
 #: what holds no import that runs: strings of several lines, and blocks for type checkers
@@ -27,15 +28,8 @@ _NAME = re.compile(r"(\w+)(?: as \w+)?,?(?: *#.*)?")
 @cache
 def code_of(*modules: str) -> str:
     """SHA-256 over names and contents of the files behind these modules."""
-    whole = hashlib.sha256()
-    for path in files_of(*modules):
-        whole.update(f"{_digest(path)}  {path.relative_to(PACKAGE).as_posix()}\n".encode())
-    return whole.hexdigest()
-
-
-@cache
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    named = ((path.relative_to(PACKAGE).as_posix(), path) for path in files_of(*modules))
+    return hashlib.sha256(checksums(named).encode()).hexdigest()
 
 
 def files_of(*modules: str) -> list[Path]:

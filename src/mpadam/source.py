@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mpadam import __version__
+from mpadam.stored import checksums
 
 PACKAGE = Path(__file__).parent
 SUFFIXES = frozenset({".py", ".html", ".css", ".js", ".yaml"})
@@ -45,11 +46,8 @@ def origin(package: Path = PACKAGE) -> dict[str, Any]:
 
 def digest(package: Path = PACKAGE) -> str:
     """SHA-256 over names and contents of the package's files: equal for a checkout and a wheel made of it."""
-    whole = hashlib.sha256()
-    for path in sorted(files(package), key=lambda path: path.relative_to(package).as_posix()):
-        content = hashlib.sha256(path.read_bytes()).hexdigest()
-        whole.update(f"{content}  {path.relative_to(package).as_posix()}\n".encode())
-    return whole.hexdigest()
+    named = sorted((path.relative_to(package).as_posix(), path) for path in files(package))
+    return hashlib.sha256(checksums(named).encode()).hexdigest()
 
 
 def check_checkout(root: Path) -> None:

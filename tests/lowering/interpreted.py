@@ -33,7 +33,7 @@ from torch._inductor.runtime.hints import TRITON_MAX_BLOCK
 from triton.runtime import interpreter
 
 from mpadam import MPlusAdam
-from mpadam.optim import base, compiled
+from mpadam.optim import base, compiled, slots
 from tests.lowering.cases import CASES, Case
 
 _STEPS = 2
@@ -160,9 +160,9 @@ def launched(step: Callable[[], object], on_gpu: Iterable[Tensor]) -> list[Launc
 
 def _compiled_for_cuda() -> None:
     """Steps on tensors of the CPU take the ways that those of a GPU take."""
-    real, numbers = compiled._compiled, base.scalars
+    real, numbers = compiled._compiled, slots.scalars
     compiled._compiled = lambda plan, layout, any_length, _: real(plan, layout, any_length, "cuda")  # type: ignore
-    base.scalars = lambda constants, rates, _: numbers(constants, rates, "cuda")
+    slots.scalars = lambda constants, rates, _: numbers(constants, rates, "cuda")
     base.can_compile = lambda _: True  # type: ignore
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LinearLR
 
 from mpadam import AdamW, MPlusAdam
-from mpadam.optim.base import rates_at
+from mpadam.optim.options import rates_at
 
 
 def parameters(names: str) -> dict[str, nn.Parameter]:

@@ -11,9 +11,10 @@ from torch import nn
 
 from mpadam import AdamW, AdditiveTwin, Madam, MPlusAdam
 from mpadam.numerics import Fp8Blocks
-from mpadam.optim.base import LowPrecisionOptimizer, rates_at
+from mpadam.optim.base import LowPrecisionOptimizer
 from mpadam.optim.groups import parameter_groups
 from mpadam.optim.memory import bytes_per_parameter
+from mpadam.optim.options import rates_at
 
 
 def parameter(*shape: int, dtype: torch.dtype = torch.float32) -> nn.Parameter:

@@ -10,15 +10,13 @@ on a parameter group can differ between groups. State of a parameter, in `optimi
 
 A checkpoint keeps every dtype and bit of it: torch's own `load_state_dict` would cast all of it to the parameter's.
 
-That state is all there is. What is worked out from it (`_Slot`) is looked up at each step, and worked out again where
+That state is all there is. What is worked out from it (`Slot`) is looked up at each step, and worked out again where
 a tool has put another parameter into a group, or another dict into the state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import cache, partial
 from inspect import Signature
 from typing import Any, ClassVar
 
@@ -32,11 +30,10 @@ from mpadam.optim.ambient import float32_arithmetic
 from mpadam.optim.apollo import can_compress, projection_at
 from mpadam.optim.checkpoints import box, check_is_checkpoint, difference, layout, unbox
 from mpadam.optim.checks import check_gradients, check_sharding, check_values, is_trained
-from mpadam.optim.compiled import CompiledUpdate, can_compile, scalars
+from mpadam.optim.compiled import CompiledUpdate, can_compile
 from mpadam.optim.matching import check_names
 from mpadam.optim.options import (
     DTYPES,
-    check_fixed,
     check_keys,
     check_moving,
     check_new,
@@ -44,51 +41,14 @@ from mpadam.optim.options import (
     fixed,
     name_of,
     plain,
-    rates_at,
     resolve,
 )
 from mpadam.optim.sharding import as_part, local, local_gradient, position_of
+from mpadam.optim.slots import Shared, Slot
 from mpadam.optim.store import StorePlan, WeightStore
 from mpadam.optim.update import Operands, Plan, Preview, advance, update
 
 _NOTHING_STORED = "this tensor is no parameter of the optimizer, or a frozen one: nothing is stored for it"
-
-
-@dataclass
-class _Slot:
-    """What follows from a parameter and its state; fixed: the options that it was taken with."""
-
-    plan: Plan
-    store: WeightStore
-    moments: tuple[str, ...]
-    fixed: dict[str, Any]
-    compiled: CompiledUpdate | None = None
-
-    @property
-    def compresses(self) -> bool:
-        return self.plan.constants.second_moment == "apollo_e"
-
-
-class _Shared:
-    """What the parameters of one group share in one step, worked out once."""
-
-    def __init__(self, group: dict[str, Any]) -> None:
-        self.group = group
-        self._fixed = fixed(group)
-        self.rates = cache(partial(rates_at, group))
-        self.scalars = cache(lambda t, compress, device: scalars(self._constants(compress), self.rates(t), device))
-        self._constants = cache(lambda compress: constants(group, compress=compress))
-        self.form = cache(lambda compress: self._constants(compress).form())
-
-    def check(self, slot: _Slot) -> None:
-        """ValueError if an option moved that must not."""
-        if slot.fixed != self._fixed:
-            check_fixed(self.group, slot.fixed)
-
-    def plan(self, slot: _Slot) -> Plan:
-        """The plan of a parameter with the constants of this step: options may have moved."""
-        now = self._constants(slot.compresses)
-        return slot.plan if slot.plan.constants == now else replace(slot.plan, constants=now)
 
 
 class LowPrecisionOptimizer(torch.optim.Optimizer):
@@ -101,7 +61,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
     def __init__(self, params: Iterable[Any], *rates: Any, **options: Any) -> None:
         given = self.signature.bind(params, *rates, **options)
         given.apply_defaults()
-        self._slots: dict[Tensor, _Slot] = {}
+        self._slots: dict[Tensor, Slot] = {}
         self._formats: dict[str, Format] = {}
         super().__init__(given.arguments.pop("params"), given.arguments | {"rule": self.rule})
 
@@ -167,13 +127,13 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         zeros = {name: torch.zeros(s, dtype=dtype, device=local(p).device) for name, s in shapes.items()}
         return {"step": 0, "id": number, **zeros}
 
-    def _slot(self, p: Tensor, plan: Plan, group: dict[str, Any]) -> _Slot:
+    def _slot(self, p: Tensor, plan: Plan, group: dict[str, Any]) -> Slot:
         state = self.state[p]
         key = {"seed": group["seed"], "tensor_id": state["id"], "position": position_of(p)}
         store = WeightStore(plan.store, p, state, **key)
-        return _Slot(plan, store, tuple(plan.state_shapes(local(p).shape)), fixed(group))
+        return Slot(plan, store, tuple(plan.state_shapes(local(p).shape)), fixed(group))
 
-    def _known(self, p: Tensor, group: dict[str, Any]) -> _Slot | None:
+    def _known(self, p: Tensor, group: dict[str, Any]) -> Slot | None:
         """The slot of a parameter of `group`, None if it has no state yet. ValueError if its state is gone, or is not
         one of this parameter."""
         slot, state = self._slots.get(p), self.state.get(p)
@@ -185,7 +145,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         slot.store.follow_device()
         return slot
 
-    def _found(self, p: Tensor, group: dict[str, Any], former: _Slot | None) -> _Slot:
+    def _found(self, p: Tensor, group: dict[str, Any], former: Slot | None) -> Slot:
         """The slot of a parameter whose state came to it by `state[p] = ...`, perhaps from the one it replaces."""
         state = self.state[p]
         before = [q for q, slot in self._slots.items() if slot.store.state is state and q is not p]
@@ -293,7 +253,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
                 "parameters only; set probe_every: null, or replicate the parameters (DDP)"
             )
         store, group = self.store_of(p), self._group_of(p)
-        slot, shared, t = self._slots[p], _Shared(group), store.state["step"] + 1
+        slot, shared, t = self._slots[p], Shared(group), store.state["step"] + 1
         with float32_arithmetic({p.device.type}):
             plan, operands, rates = shared.plan(slot), self._operands(p, slot, group, t), shared.rates(t)
             return Preview(plan, operands, rates, advance(plan, operands, rates))
@@ -339,7 +299,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         work = [(n, p, group, self._known(p, group)) for n, (p, group) in enumerate(members) if p.grad is not None]
         for group in self.param_groups:
             check_moving(group)
-        shared = {id(group): _Shared(group) for group in self.param_groups}
+        shared = {id(group): Shared(group) for group in self.param_groups}
         for _, _, group, slot in work:
             if slot is not None:
                 shared[id(group)].check(slot)
@@ -349,7 +309,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         for _, p, group, slot in work:
             self._update(p, slot or self._slots[p], shared[id(group)])
 
-    def _update(self, p: Tensor, slot: _Slot, shared: _Shared) -> None:
+    def _update(self, p: Tensor, slot: Slot, shared: Shared) -> None:
         state, group = slot.store.state, shared.group
         t = state["step"] + 1
         operands = self._operands(p, slot, group, t)
@@ -363,7 +323,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         state["step"] = t
         slot.store.remember()
 
-    def _operands(self, p: Tensor, slot: _Slot, group: dict[str, Any], t: int) -> Operands:
+    def _operands(self, p: Tensor, slot: Slot, group: dict[str, Any], t: int) -> Operands:
         store, state = slot.store, slot.store.state
         projection = None
         if slot.compresses:

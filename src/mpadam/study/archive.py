@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mpadam.presence import is_there
+from mpadam.stored import checksums
 from mpadam.study.paths import StudyPaths
 
 ARCHIVE = "runs.tar.xz"
@@ -28,7 +29,7 @@ PARTS = ("runs", "tuning")
 def pack(files: Iterable[Path], root: Path, archive: Path) -> None:
     """Write files below `root` to an archive: sorted by name, without dates, owners and permissions."""
     named = sorted((path.relative_to(root).as_posix(), path) for path in files)
-    sums = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}\n" for name, path in named).encode()
+    sums = checksums(named).encode()
     with tarfile.open(archive, "w:xz") as tar:
         _add(tar, SUMS, len(sums), io.BytesIO(sums))
         for name, path in named:
