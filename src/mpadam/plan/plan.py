@@ -27,7 +27,8 @@ WEIGHT_BYTES_KEPT = 2  # a parameter, in `checkpoints/final` of each run and tri
 class Plan:
     """device: title of the GPU, or "CPU". total: without duplicates. remaining: of what has no summary yet.
 
-    price: of a GPU-hour, in the currency of whoever gave it. results_gigabytes: weights that the finished runs keep. problems: why the study cannot run as it is.
+    price: of a GPU-hour, None if none was given. results_gigabytes: weights that the finished runs keep.
+    problems: why the study cannot run as it is.
     """
 
     study: str
