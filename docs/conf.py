@@ -136,6 +136,6 @@ def _text(line: str) -> str:
 
 def setup(app: Sphinx) -> None:
     app.connect("source-read", add_navigation)
-    app.connect("doctree-read", keep_links_to_files)
+    app.connect("doctree-read", keep_links_to_files, priority=400)  # before Sphinx collects downloads
     app.connect("autodoc-process-docstring", to_rst)
     app.connect("build-finished", copy_files)
