@@ -78,6 +78,7 @@ format: dev
 	$(BIN)/snakefmt Snakefile workflow
 
 docs: $(VENV)/.docs
+	rm -rf build/docs
 	$(BIN)/sphinx-build -q -E -W --keep-going -c docs . build/docs
 	@echo "Open $(CURDIR)/build/docs/index.html"
 
