@@ -114,23 +114,28 @@ def _block(lines: list[str]) -> Iterator[str]:
     if all(line.startswith("    ") for line in lines):
         yield from ("::", "", *lines)
         return
-    in_entry = False
+    in_item = False
     for line in lines:
-        if entry := _ENTRY.fullmatch(line):
-            yield from (*([] if in_entry else [""]), f"- **{_text(entry[1])}**: {_text(entry[2])}")
-            in_entry = True
-        else:
-            continues = in_entry and line.startswith(" ")
-            yield from ([] if continues or not in_entry else [""])
-            in_entry = continues
-            yield ("  " if continues else "") + _text(line.strip())
+        starts, continues = _item(line), in_item and line.startswith(" ")
+        if bool(starts or continues) != in_item:
+            yield ""
+        in_item = bool(starts or continues)
+        yield starts or ("  " if continues else "") + _text(line.strip())
+
+
+def _item(line: str) -> str | None:
+    if entry := _ENTRY.fullmatch(line):
+        return f"- **{_text(entry[1])}**: {_text(entry[2])}"
+    return f"- {_text(line[2:])}" if line.startswith("- ") else None
 
 
 def _text(line: str) -> str:
     """Names in backticks as code, everything else as it is written."""
+    line = re.sub(r"^(\w+)(?=[.)] )", r"\1\\", line)  # no list of numbers begins here
     parts = re.split(r"`([^`]+)`", line)
     return "".join(
-        f"``{part}``" if index % 2 else re.sub(r"([\\*|_`])", r"\\\1", part) for index, part in enumerate(parts)
+        f"``{part}``" if index % 2 else re.sub(r"([*|_`]|\\(?![.)]))", r"\\\1", part)
+        for index, part in enumerate(parts)
     )
 
 

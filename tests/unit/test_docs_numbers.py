@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import json
 import math
 import re
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from mpadam import MPlusAdam
 from mpadam.plan.plan import make_plan
 from mpadam.study.load import load_study
 
@@ -154,3 +156,10 @@ def test_the_glossary_is_in_order() -> None:
     named = [row[0].strip("*").lower() for row in table("docs/glossary.md", "word")]
     assert len(named) > 30
     assert named == sorted(set(named))
+
+
+def test_i21_the_readme_names_the_defaults_that_are_not_torchs() -> None:
+    options = inspect.signature(MPlusAdam).parameters
+    (beta1, beta2), eps, decay = (options[name].default for name in ("betas", "eps", "weight_decay"))
+    assert f"(betas {beta1} and {beta2}, eps {eps:g}, decay {decay})" in words("README.md")
+    assert f"(betas {beta1} and {beta2}, eps {eps:g}, weight decay {decay})" in words("docs/faq.md")
