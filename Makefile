@@ -2,6 +2,7 @@
 #                  (V=1: with Snakemake's own output)
 # make test        the test suite          make lint   formatters, linters, type checker
 # make test-triton optimizer step and compiled passes as on a GPU, without one (downloads Triton, 200 MB)
+# make docs        the documentation site, in build/docs
 # make image-cpu   an Apptainer image for CPUs                make image-h100   one for H100s (docs/cluster.md)
 # make env         only the environment    make clean  delete the environment and caches (results stay)
 # Every target does its own set-up and repeats nothing that is already done.
@@ -27,7 +28,7 @@ USABLE := $(shell made=$$(sed -n 's/^command = .* -m venv //p' $(VENV)/pyvenv.cf
   [ "$${made%/*}" -ef . ] && $(BIN)/python -I -c 'import pip' 2>/dev/null && \
   [ "$$($(BIN)/python -I -c '$(VERSION)')" = "$$($(ASKED) -I -c '$(VERSION)')" ] && echo yes)
 
-.PHONY: env dev reproduce test test-triton lint format clean image-cpu image-h100 another
+.PHONY: env dev docs reproduce test test-triton lint format clean image-cpu image-h100 another
 env: $(VENV)/.runtime
 dev: $(VENV)/.dev
 
@@ -48,6 +49,10 @@ $(VENV)/.triton: $(VENV)/.dev envs/gpu.txt
 $(VENV)/.dev: $(VENV)/.runtime envs/dev.txt envs/oracles.txt
 	$(BIN)/python -m pip install --quiet -r envs/dev.txt
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/oracles -r envs/oracles.txt
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.runtime envs/docs.txt
+	$(BIN)/python -m pip install --quiet -r envs/docs.txt
 	@touch $@
 
 reproduce: env
@@ -71,6 +76,11 @@ format: dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/snakefmt Snakefile workflow
+
+docs: $(VENV)/.docs
+	rm -rf build/docs
+	$(BIN)/sphinx-build -q -E -W --keep-going -c docs . build/docs
+	@echo "Open $(CURDIR)/build/docs/index.html"
 
 image-cpu image-h100: image-%:
 	$(PYTHON) containers/build.py $*

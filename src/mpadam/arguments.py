@@ -6,6 +6,8 @@ ARGUMENTS = (argument("--out", type=Path), *STUDY)      as `ArgumentParser.add_a
 from __future__ import annotations
 
 import argparse
+import difflib
+import re
 import sys
 import textwrap
 from argparse import Namespace
@@ -13,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mpadam.exits import EXIT_REFUSED
 
@@ -25,6 +27,15 @@ if TYPE_CHECKING:
 #: adds itself to a parser
 Argument = Callable[[Any], Any]
 argument: Callable[..., Argument] = partial(methodcaller, "add_argument")
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that names the choice closest to a mistyped one, as argparse itself does from Python 3.14 on."""
+
+    def error(self, message: str) -> NoReturn:
+        found = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message)
+        close = difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), n=1) if found else []
+        super().error(f"{message}; did you mean {close[0]}?" if close else message)
 
 
 def one_of(*arguments: Argument, required: bool = False) -> Argument:
@@ -54,8 +65,12 @@ def add_command(
     return parser
 
 
-CONFIG = argument(
-    "--config", type=Path, action="append", required=True, help="configuration, each over the ones before"
+CONFIG = one_of(
+    argument(
+        "study", metavar="STUDY", nargs="?", help="a study by its name: that of config.yaml, or of a file in studies/"
+    ),
+    argument("--config", type=Path, action="append", help="or its configuration, each over the ones before"),
+    required=True,
 )
 RESULTS = argument(
     "--results", type=Path, default=Path("results"), help="folder that holds the study's folder (default: results)"
@@ -77,14 +92,36 @@ def exit_code(collected: Collected, command: str) -> int:
     return EXIT_REFUSED if collected.refusals else 0
 
 
+def config_of(args: Namespace) -> StudyConfig:
+    """The study that the argument `CONFIG` names. Raises ConfigError if its configuration is wrong."""
+    from mpadam.study.load import load_study
+
+    return load_study(args.config or _files_of(args.study))
+
+
+def _files_of(study: str) -> list[Path]:
+    from mpadam.study.load import ConfigError, read_yaml
+
+    base = Path("config.yaml")
+    if not base.is_file():
+        raise ConfigError(
+            f"{study}: there is no config.yaml here; start in the repository, or give  --config A --config B"
+        )
+    files = {read_yaml(base).get("study"): [base]}
+    files |= {overlay.stem: [base, overlay] for overlay in sorted(Path("studies").glob("*.yaml"))}
+    if study not in files:
+        known = ", ".join(map(str, files))
+        raise ConfigError(f"{study}: not one of {known}; give the files of another study as  --config A --config B")
+    return files[study]
+
+
 def study_of(args: Namespace) -> tuple[StudyConfig, StudyPaths]:
     """The study that the arguments `STUDY` name. Raises ConfigError if its configuration is wrong,
     ValueError if the archive of its runs is damaged."""
     from mpadam.study.archive import open_study
-    from mpadam.study.load import load_study
     from mpadam.study.paths import StudyPaths
 
-    config = load_study(args.config)
+    config = config_of(args)
     return config, open_study(StudyPaths(config.study, args.results, args.view))
 
 

@@ -3,7 +3,6 @@
 What the codes mean that it ends with is in `mpadam.exits`.
 """
 
-import argparse
 import importlib
 import inspect
 import pkgutil
@@ -11,7 +10,7 @@ import sys
 import textwrap
 
 from mpadam import __version__, commands
-from mpadam.arguments import add_command
+from mpadam.arguments import Parser, add_command
 from mpadam.exits import EXIT_BAD_INPUT
 from mpadam.inherited import make_own
 
@@ -27,8 +26,8 @@ def main(argv: list[str] | None = None) -> int:
         return EXIT_BAD_INPUT
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def build_parser() -> Parser:
+    parser = Parser(
         prog="mpadam",
         description="Reproduces the study of M+Adam: low-precision training via additive-multiplicative optimization.",
     )

@@ -28,6 +28,8 @@ STAND_INS = {
     r"results/(?:smoke|paper)/runs/\w+/1x/bf16-bf16": RUN,
     r"results/(?:smoke|paper|pilot)\b": "results/toy",
     r"results/example/pilot\b": "results/example/toy",
+    r"\bmpadam (status|plan) (?:smoke|one-\w+)": r"mpadam \1 --config config.yaml",
+    r" +--price-per-gpu-hour \S+": "",  # the toy trains on a CPU
     r" +--config studies/[\w-]+\.yaml": "",
     r"--config config\.yaml": "--config config.yaml --config toy.yaml",
     r"(mpadam tokenize .*--shard train-)00000(-of-01024)": r"\g<0> && \g<1>00001\2",  # which has two shards
@@ -45,6 +47,7 @@ ELSEWHERE = {
     r"--profile slurm\b": "tests/cluster/test_slurm.py; tests/workflow/test_slurm_profile.py, dry",
     r"--rdzv-backend": "needs several nodes; tests/unit/test_training_torchrun.py: one",
     r"--configfile studies/reference\.yaml": "tests/unit/test_from_reference_study.py: dry; its data are on the hub",
+    r"studies/one-cell\.yaml": "tests/unit/test_plan_study.py, its plan; it wants a GPU",
     r"all_paper$": "CI; what it makes, tests/workflow/test_paper_items.py",
     r"diagnose capabilities": "CI, in all_paper; a minute at the page's options",
     r"from-reference - --data": "tests/unit/test_from_reference.py: it wants data cut as the command says",

@@ -120,7 +120,7 @@ def test_a_run_chosen_by_its_hash_trains_to_the_same_losses(route: Bf16Products,
         assert trained["val_loss"] == pytest.approx(chosen["val_loss"], rel=0.01)
 
 
-def test_readme_says_what_half_as_many_updates_chose_for_adamw(records: Path) -> None:
+def test_the_page_says_what_half_as_many_updates_chose_for_adamw(records: Path) -> None:
     """What is written by hand next to the results that `mpadam.claims.sentences` writes."""
     rates = {
         path.parents[1].name: yaml.safe_load(path.read_text())["values"]["lr"]
@@ -130,6 +130,6 @@ def test_readme_says_what_half_as_many_updates_chose_for_adamw(records: Path) ->
     runs = records.glob("runs/400k/1x/bf16-bf16/adamw/seed*/summary.json")
     ends = sorted(math.exp(json.loads(path.read_text())["val_loss"]) for path in runs)
     assert (len(rates), len(ends)) == (3, 6)
-    text = " ".join((ROOT / "README.md").read_text().split())
+    text = " ".join((ROOT / "docs/which-optimizer.md").read_text().split())
     assert f"choose a rate of {bf16} in `bf16-bf16` and of {other} in the other three regimes that were tuned." in text
     assert f"Its six runs in `bf16-bf16` end at perplexities of {ends[0]:.1f} to {ends[-1]:.1f}," in text

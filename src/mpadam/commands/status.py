@@ -1,10 +1,10 @@
 """`mpadam status`: runs and trials: waiting, running (step, loss, ETA), stopped, stale, failed, diverged, done,
 unreadable.
 
-    mpadam status --config config.yaml --config studies/smoke.yaml
+    mpadam status smoke
 """
 
-from mpadam.arguments import CONFIG, RESULTS, Namespace, argument
+from mpadam.arguments import CONFIG, RESULTS, Namespace, argument, config_of
 
 WATCH_SECONDS = 30.0
 
@@ -27,9 +27,8 @@ ARGUMENTS = (
 def run(args: Namespace) -> int:
     """Print the status, once or again and again."""
     from mpadam.status.report import watch
-    from mpadam.study.load import load_study
 
     if args.watch is not None and not args.watch > 0:
         raise ValueError(f"--watch {args.watch}: give seconds above 0, e.g.  --watch 30")
-    watch(load_study(args.config), args.results, seconds=args.watch, as_json=args.json)
+    watch(config_of(args), args.results, seconds=args.watch, as_json=args.json)
     return 0

@@ -27,11 +27,13 @@ WEIGHT_BYTES_KEPT = 2  # a parameter, in `checkpoints/final` of each run and tri
 class Plan:
     """device: title of the GPU, or "CPU". total: without duplicates. remaining: of what has no summary yet.
 
-    results_gigabytes: weights that the finished runs keep. problems: why the study cannot run as it is.
+    price: of a GPU-hour, None if none was given. results_gigabytes: weights that the finished runs keep.
+    problems: why the study cannot run as it is.
     """
 
     study: str
     device: str
+    price: float | None
     grids: tuple[Amount, ...]
     total: Amount
     remaining: Amount
@@ -50,11 +52,14 @@ class Plan:
         return content
 
 
-def make_plan(config: StudyConfig, results: Path = Path("results"), *, gpu: str | None = None) -> Plan:
+def make_plan(
+    config: StudyConfig, results: Path = Path("results"), *, gpu: str | None = None, price: float | None = None
+) -> Plan:
     """Plan a study.
 
     results: folder that holds the study's folder; finished runs in it replace assumptions, and are not done again.
     gpu: a key of `assumptions.GPUS`; None: what `cluster.gpu_model` says.
+    price: of a GPU-hour. Raises ValueError for a study that trains on CPUs.
     """
     paths = open_study(StudyPaths(config.study, results))
     manifest = read_manifest(config, paths)
@@ -62,6 +67,8 @@ def make_plan(config: StudyConfig, results: Path = Path("results"), *, gpu: str 
     done = finished(everything, paths)
     vocab_size = None if manifest is None else int(manifest["vocab_size"])
     model = CostModel(config, vocab_size, gpu, observe(config, done.values()))
+    if model.on_cpu and price is not None:
+        raise ValueError(f"study {config.study} trains on CPUs: leave out the price of a GPU-hour, {price:g}")
     supplied = supply(config.data, manifest)
     budgets = budget_needs(model, everything, supplied)
     costs = cells(model, everything)
@@ -69,6 +76,7 @@ def make_plan(config: StudyConfig, results: Path = Path("results"), *, gpu: str 
     return Plan(
         study=config.study,
         device="CPU" if model.on_cpu else model.hardware.title,
+        price=price,
         grids=_grids(model),
         total=amount(model, "in all", everything),
         remaining=amount(model, "still to do", [training for training in everything if training not in done]),

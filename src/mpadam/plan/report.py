@@ -15,14 +15,17 @@ def to_text(plan: Plan) -> str:
     parts = [
         f"Study {plan.study} on {plan.device}: {count(total.jobs, 'job')} "
         f"({count(total.runs, 'run')}, {count(total.trials, 'tuning trial')}), {_hours(plan, total.hours)}",
-        _table(("grid", "jobs", "runs", "trials", "steps", "positions", "FLOPs", _unit(plan)), _amounts(plan)),
+        _table(("grid", "jobs", "runs", "trials", "steps", "positions", "FLOPs", _unit(plan), "price"), _amounts(plan)),
         _table(
             ("model", "regime", "parameters", "FLOPs/position", _devices(plan), "GB each", "s/step", "from"),
             [_cell(cell) for cell in plan.cells],
         ),
         _table(
-            ("one run", "budget", "steps", "sequences", "positions", "FLOPs", _unit(plan), "passes", "C4 shards", "GB"),
-            [_budget(budget) for budget in plan.budgets],
+            (
+                *("one run", "budget", "steps", "sequences", "positions", "FLOPs", _unit(plan), "price"),
+                *("passes", "C4 shards", "GB"),
+            ),
+            [_budget(plan, budget) for budget in plan.budgets],
         ),
         "\n".join(_data(plan.data, plan.results_gigabytes)),
     ]
@@ -46,19 +49,25 @@ def _devices(plan: Plan) -> str:
 
 def _hours(plan: Plan, hours: float) -> str:
     alone = f", {hours / 24:.1f} days on one GPU" if plan.device != "CPU" and hours >= 24 else ""
-    return f"{_number(hours)} {_unit(plan)}{alone}"
+    price = "" if plan.price is None else f", {_price(plan, hours)} at {plan.price:g} per GPU-hour"
+    return f"{_number(hours)} {_unit(plan)}{alone}{price}"
+
+
+def _price(plan: Plan, hours: float) -> str:
+    return "" if plan.price is None else _number(plan.price * hours)
 
 
 def _amounts(plan: Plan) -> list[Row]:
     lines = [*plan.grids, plan.total]
     if plan.remaining.jobs < plan.total.jobs or plan.remaining.hours < plan.total.hours:
         lines.append(plan.remaining)
-    return [_amount(line) for line in lines]
+    return [_amount(plan, line) for line in lines]
 
 
-def _amount(line: Amount) -> Row:
+def _amount(plan: Plan, line: Amount) -> Row:
     whole = (line.jobs, line.runs, line.trials, line.steps)
-    return (line.name, *(f"{n:,}" for n in whole), f"{line.positions:.2e}", f"{line.flops:.2e}", _number(line.hours))
+    work = (f"{line.positions:.2e}", f"{line.flops:.2e}", _number(line.hours), _price(plan, line.hours))
+    return (line.name, *(f"{n:,}" for n in whole), *work)
 
 
 def _cell(cell: CellCost) -> Row:
@@ -78,7 +87,7 @@ def _cell(cell: CellCost) -> Row:
     )
 
 
-def _budget(need: BudgetNeed) -> Row:
+def _budget(plan: Plan, need: BudgetNeed) -> Row:
     return (
         need.model,
         f"{need.budget}x",
@@ -87,6 +96,7 @@ def _budget(need: BudgetNeed) -> Row:
         f"{need.positions:.2e}",
         f"{need.flops:.2e}",
         _number(need.hours),
+        _price(plan, need.hours),
         "" if need.passes is None else f"{need.passes:.3g}",
         "" if need.shards is None else f"{need.shards:,}",
         "" if need.gigabytes is None else _number(need.gigabytes),

@@ -167,23 +167,26 @@ def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]
 def load_study(paths: Iterable[Path], words: Iterable[str] = ()) -> StudyConfig:
     """The study that these files, each over the ones before, and `--config key=value` over all of them describe."""
     content: dict[str, Any] = {}
-    for overlay in (*map(read_yaml, paths), read_words(words)):
+    files = list(paths)
+    for overlay in (*map(read_yaml, files), read_words(words)):
         content = merge(content, overlay)
-    return parse_study(content)
+    order = "; if {0} is an overlay, give the study that it changes first:  --config config.yaml --config {0}"
+    return parse_study(content, alone=order.format(*files) if len(files) == 1 else "")
 
 
-def parse_study(content: Mapping[str, Any]) -> StudyConfig:
+def parse_study(content: Mapping[str, Any], *, alone: str = "") -> StudyConfig:
     """Validate a merged configuration.
 
+    alone: what to say of a missing key where there is one file only.
     Raises ConfigError for the first thing that is wrong.
     """
     try:
         return StudyConfig.model_validate(content)
     except ValidationError as error:
-        raise ConfigError(_describe(error)) from None
+        raise ConfigError(_describe(error, alone)) from None
 
 
-def _describe(error: ValidationError) -> str:
+def _describe(error: ValidationError, alone: str) -> str:
     """One line for the most telling of pydantic's errors: a misspelt key explains a missing one."""
     errors = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
     first = errors[0]
@@ -193,7 +196,7 @@ def _describe(error: ValidationError) -> str:
     if kind == "extra_forbidden":
         return _unknown_key(location, first["input"])
     if kind == "missing":
-        return f"{key}: this key is required and missing"
+        return f"{key}: this key is required and missing{alone}"
     if kind == "literal_error":
         allowed = re.findall(r"'([^']*)'", first["ctx"]["expected"])
         close = difflib.get_close_matches(str(first["input"]), allowed, n=1, cutoff=0.3) or allowed[:1]

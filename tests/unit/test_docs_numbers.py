@@ -1,0 +1,165 @@
+"""Numbers that README and docs/ state by hand are those of the plan, of the example and of the memory table."""
+
+from __future__ import annotations
+
+import csv
+import inspect
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mpadam import MPlusAdam
+from mpadam.plan.plan import make_plan
+from mpadam.study.load import load_study
+
+ROOT = Path(__file__).parents[2]
+PAPER = ROOT / "results/example/pilot/paper"
+PRICE = 2.5
+
+
+def words(page: str) -> str:
+    return " ".join((ROOT / page).read_text(encoding="utf-8").split())
+
+
+def table(page: str, head: str) -> Iterator[list[str]]:
+    """Rows of the table whose head begins like this."""
+    lines = (ROOT / page).read_text(encoding="utf-8").partition(f"\n| {head}")[2].splitlines()[2:]
+    for line in lines:
+        if not line.startswith("|"):
+            return
+        yield [part.strip(" `*") for part in line[1:-1].split("|")]
+
+
+# --- costs -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plans(tmp_path: Path) -> dict[str, Any]:
+    files = {"paper": [], "one-cell": [ROOT / "studies/one-cell.yaml"], "one-gpu": [ROOT / "studies/one-gpu.yaml"]}
+    return {
+        name: make_plan(load_study([ROOT / "config.yaml", *overlays]), tmp_path) for name, overlays in files.items()
+    }
+
+
+def test_i21_the_readme_names_what_a_cell_costs_before_its_command(plans: dict[str, Any]) -> None:
+    cell, text = plans["one-cell"], words("README.md")
+    hours = cell.total.hours
+    told = f"about {hours:.0f} hours of an H100 ({cell.total.jobs} trainings, {hours:.1f} GPU-hours, "
+    told += (
+        f"{hours * PRICE:.0f} dollars or euros at {PRICE:.2f} per hour) and {cell.data.train_gigabytes:.0f} GB of C4"
+    )
+    assert told in text
+    assert text.index(told) < text.index("--configfile studies/one-cell.yaml")
+    assert f"{plans['one-gpu'].total.hours:.0f} GPU-hours." in text
+
+
+def test_i21_the_readme_names_what_the_paper_costs_before_its_command(plans: dict[str, Any]) -> None:
+    paper, text = plans["paper"], words("README.md")
+    hours = paper.total.hours
+    told = f"{hours:,.0f} GPU-hours of H100s, or {hours * PRICE:,.0f} dollars or euros at {PRICE:.2f} per hour "
+    told += f"({hours / 24:.0f} days of a single GPU), {paper.data.train_gigabytes:.0f} GB of C4 to download, and "
+    told += f"{paper.data.token_gigabytes + paper.results_gigabytes:.0f} GB of disk."
+    assert told in text
+    assert text.index(told) < text.index("snakemake --profile slurm ")
+    assert f"{paper.total.jobs:,} trainings" in text
+
+
+# --- results ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cells() -> list[dict[str, Any]]:
+    claims = json.loads((PAPER / "claims.json").read_text())["claims"]
+    return [cell for claim in claims for cell in claim["cells"] if cell.get("mean") is not None]
+
+
+def percent(mean: float, interval: list[float], sign: int = 1) -> str:
+    """sign: 1 for the gain of a difference in ln(perplexity), -1 for the loss."""
+    mean, low, high = (f"{sign * 100 * (1 - math.exp(-sign * x)):+.1f}%" for x in (mean, *interval))
+    return f"{mean} ({low} to {high})"
+
+
+def test_i21_which_optimizer_has_the_differences_and_verdicts_of_the_example(cells: list[dict[str, Any]]) -> None:
+    rows = list(table("docs/which-optimizer.md", "comparison"))
+    assert len(rows) == 10
+    for comparison, regime, difference, verdict in rows:
+        found = [cell for cell in cells if cell["contrast"] == comparison and cell["regime"] == regime]
+        assert (difference, verdict) in [(percent(c["mean"], c["interval_family"]), c["verdict"]) for c in found]
+
+
+def test_i21_which_optimizer_has_what_low_precision_costs_adamw(cells: list[dict[str, Any]]) -> None:
+    costs = {
+        cell["regime"]: cell["premise"]
+        for cell in cells
+        if cell.get("premise") and cell["premise"]["needs"] == "what low precision costs AdamW"
+    }
+    for regime, cost, shown in (rows := list(table("docs/which-optimizer.md", "regime"))):
+        premise = costs[regime]
+        assert cost == percent(premise["mean"], premise["interval_95"], -1)
+        assert shown == ("yes" if premise["interval_95"][0] > 0 else "no")
+    assert len(rows) == 8
+
+
+def test_i21_which_optimizer_has_the_perplexities_of_the_example() -> None:
+    with (PAPER / "tables/write-backs.csv").open() as file:
+        means = {(line["regime"], line["optimizer"]): line for line in csv.DictReader(file) if line["val_ppl_mean"]}
+    rows = list(table("docs/which-optimizer.md", "weights"))
+    for row in rows[::2]:
+        (regime,) = re.findall(r"\(`?([a-z0-9]+-bf16)", row[0])
+        lines = [means[regime, name] for name in ("adamw", "adamw-sr", "adamw-kahan", "m-plus-adam")]
+        assert row[2:] == [f"{float(line['val_ppl_mean']):.2f} ± {float(line['val_ppl_sd']):.2f}" for line in lines]
+    assert len(rows) == 6
+    text = (ROOT / "docs/which-optimizer.md").read_text(encoding="utf-8")
+    tables = "".join((PAPER / f"tables/{name}.md").read_text() for name in ("table2", "write-backs"))
+    assert [told for told in re.findall(r"\d+\.\d+ ± \d+\.\d+", text) if f"{told} (n=6)" not in tables] == []
+
+
+def test_i21_which_optimizer_has_the_bytes_of_the_memory_table() -> None:
+    names = {"adamw": "adamw[-sr", "kahan": "adamw-kahan", "m": "m-plus-adam[-sr], m-plus-adam-relative[-sr]"}
+    totals = [(line[0], line[1], line[6]) for line in table("docs/memory.md", "format")]
+    for at, form in enumerate(("bf16", "fp8_e5m2", "nvfp4")):
+        row = list(table("docs/which-optimizer.md", "weights"))[2 * at + 1]
+        plain, kahan, m = (
+            next(f"{float(total):.1f}" for kind, optimizers, total in totals if form in kind and name in optimizers)
+            for name in names.values()
+        )
+        assert row[2:] == [plain, plain, kahan, m]
+
+
+def test_i21_how_to_read_a_verdict_reads_one_of_the_example(cells: list[dict[str, Any]]) -> None:
+    (cell,) = (c for c in cells if (c["contrast"], c["regime"]) == ("M+Adam over AdamW + Kahan", "nvfp4-bf16"))
+    told = percent(cell["mean"], cell["interval_family"])
+    assert f"**{cell['contrast']} in `nvfp4-bf16`: {told}, {cell['verdict']}.**" in words("docs/verdicts.md")
+
+
+# --- citation --------------------------------------------------------------------------------------------------------
+
+
+def test_the_readme_cites_what_citation_cff_has() -> None:
+    cff = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    entry, (paper,) = (ROOT / "README.md").read_text(encoding="utf-8").partition("```bibtex")[2], cff["references"]
+    people = " and ".join(f"{person['family-names']}, {person['given-names']}" for person in paper["authors"])
+    for part in (people, paper["url"], str(paper["year"]), cff["version"], paper["title"].partition(":")[2].strip()):
+        assert f"{part}}}" in entry
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_glossary_is_in_order() -> None:
+    named = [row[0].strip("*").lower() for row in table("docs/glossary.md", "word")]
+    assert len(named) > 30
+    assert named == sorted(set(named))
+
+
+def test_i21_the_readme_names_the_defaults_that_are_not_torchs() -> None:
+    options = inspect.signature(MPlusAdam).parameters
+    (beta1, beta2), eps, decay = (options[name].default for name in ("betas", "eps", "weight_decay"))
+    assert f"(betas {beta1} and {beta2}, eps {eps:g}, decay {decay})" in words("README.md")
+    assert f"(betas {beta1} and {beta2}, eps {eps:g}, weight decay {decay})" in words("docs/faq.md")
