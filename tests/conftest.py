@@ -6,6 +6,11 @@ that of this one, which has other vectors.
 
 Modules of `benchmarks/` are imported by name, as its scripts do.
 
+The longest tests start first. `make test` has two workers: each is given one half of the tests and steals from the end
+of the other's, so each half begins with long tests and ends with short ones, and both workers end together. Long are
+all files of tests/workflow, and those with a test that is marked `slow`; they stay whole, since their tests share
+fixtures.
+
 A worker of pytest-xdist that dies says only which test it ran: here the report says by which signal it died, and where.
 """
 
@@ -34,6 +39,16 @@ for _number, _handler in {
 }.items():
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _handler)
+
+
+@pytest.hookimpl(trylast=True)  # of the tests that are left
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    workflow = [item for item in items if item.path.parent.name == "workflow"]
+    others = [item for item in items if item.path.parent.name != "workflow"]
+    long, short = ([item for item in others if (item.path in slow) == wanted] for wanted in (True, False))
+    cut = max(0, len(items) // 2 - len(workflow))
+    items[:] = [*workflow, *short[:cut], *long, *short[cut:]]
 
 
 def _last_words(run: str, worker: str) -> Path:

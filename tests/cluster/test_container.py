@@ -12,7 +12,7 @@ from tests.cluster.conftest import IMAGE
 from tests.cluster.lab import make_lab, numbers
 from tests.workflow.toy import OVERLAY
 
-pytestmark = pytest.mark.apptainer
+pytestmark = [pytest.mark.apptainer, pytest.mark.slow]
 
 CACHES = ("XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "MPLCONFIGDIR", "CUDA_CACHE_PATH")
 
