@@ -64,8 +64,7 @@ def test_s8_checkpoint_interval_retrains_nothing_that_cannot_be_answered_at_once
     before = {path: path.read_text() for path in toy.results.glob("runs/**/summary.json")}
     metrics = {path: path.stat().st_mtime_ns for path in toy.results.glob("runs/**/metrics.jsonl")}
     toy.edit("toy.yaml", "checkpoint_every: 3", "checkpoint_every: 2")
-    done = toy.snakemake(*summaries("adamw", "m-plus-adam"))
-    assert done.returncode == 0, done.stderr
+    toy.done(*summaries("adamw", "m-plus-adam"))
     assert before == {path: path.read_text() for path in before}
     assert metrics == {path: path.stat().st_mtime_ns for path in metrics}
 
@@ -91,8 +90,7 @@ def test_s8_a_rate_retrains_exactly_its_runs(toy: Toy) -> None:
     planned = toy.planned()
     assert trainings(planned) == {"train": 2}
     assert planned["spec"] == 2
-    done = toy.snakemake(*summaries("adamw"))
-    assert done.returncode == 0, done.stderr
+    toy.done(*summaries("adamw"))
     for path in summaries("adamw"):
         assert json.loads((toy.folder / path).read_text())["spec"]["optimizer"]["values"]["lr"] == 9e-5
     planned = toy.planned()
@@ -116,8 +114,7 @@ def test_a_lost_summary_is_answered_from_the_run_folder(toy: Toy) -> None:
     run = toy.results / "runs/nano/1x/bf16-bf16/adamw/seed0"
     before, metrics = (run / "summary.json").read_text(), (run / "metrics.jsonl").stat().st_mtime_ns
     (run / "summary.json").unlink()
-    assert trainings(toy.planned()) == {"train": 1}
-    assert toy.snakemake(*summaries("adamw")).returncode == 0
+    assert trainings(toy.done(*summaries("adamw", "m-plus-adam"))) == {"train": 1}
     assert (run / "summary.json").read_text() == before
     assert (run / "metrics.jsonl").stat().st_mtime_ns == metrics
 
@@ -129,9 +126,7 @@ def test_results_that_were_edited_by_hand_are_made_again_and_the_tables_follow(t
     metrics, summary, table = one / "metrics.jsonl", other / "summary.json", toy.results / "tables/runs.csv"
     metrics.write_text(metrics.read_text().replace('"step": 2', '"step": 3'))
     summary.write_text(json.dumps({**json.loads(before[summary]), "val_loss": 1.0, "val_ppl": math.e}))
-    assert trainings(toy.planned()) == {"train": 2}
-    done = toy.snakemake()
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert trainings(toy.done()) == {"train": 2}
     assert summary.read_text() == before[summary]
     assert (
         json.loads((one / "summary.json").read_text())["val_loss"]
