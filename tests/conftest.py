@@ -4,6 +4,10 @@ not ignored by the tests and by what they start. Signals that stay ignored have 
 Code that tests compile for an older processor (`ATEN_CPU_CAPABILITY`) has a cache of its own: torch's would give them
 that of this one, which has other vectors.
 
+Threads of OpenMP that have nothing to do sleep (`OMP_WAIT_POLICY`): by default they wait in loops, and where there are
+more threads than processors, as with two workers on two, those take the time of the threads that are waited for. The
+number of threads, and so every bit, stays as it is.
+
 Modules of `benchmarks/` are imported by name, as its scripts do.
 
 The longest tests start first. `make test` has two workers: each is given one half of the tests and steals from the end
@@ -25,6 +29,8 @@ from typing import Any
 import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 if _capability := os.environ.get("ATEN_CPU_CAPABILITY"):
     os.environ.setdefault(

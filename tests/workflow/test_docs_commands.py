@@ -11,9 +11,11 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from mpadam.cli import main
 from tests.workflow.toy import ROOT, Toy
@@ -104,6 +106,16 @@ def in_a_shell(project: Toy, line: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As `OMP_NUM_THREADS=1` in a shell: on a loaded machine threads wait for each other in loops."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("page", dict.fromkeys(page for page, _ in RUN_HERE))
 def test_the_commands_of_a_page_run(project: Toy, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project.folder)

@@ -95,7 +95,7 @@ def test_s8_a_rate_retrains_exactly_its_runs(toy: Toy) -> None:
         assert json.loads((toy.folder / path).read_text())["spec"]["optimizer"]["values"]["lr"] == 9e-5
     planned = toy.planned()
     assert trainings(planned) == {}
-    assert set(planned) <= FOLLOWS | {"table", "figure"}
+    assert set(planned) <= FOLLOWS | {"study", "table", "figure"}
 
 
 def test_s8_a_seed_runs_only_that_seed(toy: Toy) -> None:
