@@ -32,21 +32,16 @@ def forget() -> None:
 
 
 @pytest.fixture(autouse=True)
-def tried_anew() -> Iterator[None]:
-    """Nothing is remembered in this process before a test, or after it."""
+def tried_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing is remembered before a test, or after it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     forget()
     yield
     forget()
 
 
 @pytest.fixture
-def own_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is remembered on disk. There torch keeps compiled headers too, which take ten seconds to make again."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-
-
-@pytest.fixture
-def no_headers(own_records: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A compiler that is there and says its version, on a machine without Python's headers."""
     path = tmp_path / "c++"
     path.write_text(
@@ -97,7 +92,6 @@ def test_n11_without_headers_auto_is_false_and_says_why_once(
     assert "Python.h" in next(line for line in capsys.readouterr().out.splitlines() if "torch.compile" in line)
 
 
-@pytest.mark.usefixtures("own_records")
 def test_n11_a_cache_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "file" / "cache"))
@@ -127,7 +121,6 @@ def test_n11_nothing_is_tried_where_the_configuration_decides(monkeypatch: pytes
         auto.auto_here({**REQUEST, "training": {"compile": decided, "device": "cpu"}})
 
 
-@pytest.mark.usefixtures("own_records")
 def test_n11_it_is_tried_once_on_a_machine_and_again_when_something_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,7 +142,6 @@ def test_n11_it_is_tried_once_on_a_machine_and_again_when_something_changed(
     assert tried == ["cpu"] * 4
 
 
-@pytest.mark.usefixtures("own_records")
 def test_n11_a_record_of_another_user_or_a_broken_one_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,7 +159,6 @@ def test_n11_a_record_of_another_user_or_a_broken_one_does_not_count(
     assert remembered_problem("cpu") == "tried"
 
 
-@pytest.mark.usefixtures("own_records")
 def test_n11_where_nothing_can_be_kept_it_is_tried_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "compile_problem", lambda device: "tried")
     (tmp_path / f"mpadam-{os.getuid()}").touch()  # no folder
