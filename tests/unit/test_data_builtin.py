@@ -24,7 +24,6 @@ def word_shingles(text: str, n: int = 5) -> set[tuple[str, ...]]:
     return {tuple(words[i : i + n]) for i in range(len(words) - n + 1)}
 
 
-@pytest.mark.slow
 def test_sizes_and_recorded_checksum() -> None:
     texts = corpus()  # raises where the bytes are not those recorded
     assert sum(map(len, texts["train"])) > 3_000_000
