@@ -103,10 +103,10 @@ def test_a_ratio_is_the_median_of_the_ratios_of_rounds(tmp_path: Path, capsys: p
 
 
 @pytest.mark.slow
-def test_growth_of_commands_and_dry_runs_is_measured(tmp_path: Path) -> None:
+def test_growth_of_commands_and_dry_runs_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two sizes of each, once: runs and jobs are counted, and what is written can be drawn."""
     words = ["--what", "commands", "dry-run", "--points", "2", "--rounds", "1", "--out", str(tmp_path)]
-    subprocess.run([sys.executable, BENCHMARKS / "growth.py", *words], check=True, capture_output=True)
+    assert script("growth", *words, "--threads", str(torch.get_num_threads()), monkeypatch=monkeypatch) == 0
     curves = {curve.name: curve for curve in read_curves(tmp_path / "growth.json")}
     assert set(curves) == {"mpadam aggregate", "mpadam claims", "mpadam site", "snakemake -n"}
     assert [point.size for point in curves["mpadam site"].points] == [16, 64]

@@ -40,6 +40,7 @@ def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_a_small_run_tries_all_that_needs_no_gpu(small_run: Path) -> None:
     parts = json.loads((small_run / "gpu_check.json").read_text())["parts"]
     assert list(parts) == list(gpu_check.PARTS)

@@ -157,6 +157,7 @@ def forget_what_is_compiled() -> None:
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 def test_i18_a_run_with_compiled_passes_resumes_bit_for_bit_and_learns_as_the_eager_one(
     tmp_path: Path, data: TokenData
 ) -> None:

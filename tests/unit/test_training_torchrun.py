@@ -62,6 +62,7 @@ def stopped(folder):
     return step
 
 
+@pytest.mark.slow
 def test_t4_two_jobs_on_one_node_stopped_by_signals_and_resumed(tmp_path, data, start):
     """One by torchrun and SIGINT, one by --processes and SIGUSR1 and SIGHUP (N24); then another step on top."""
     options = {"steps": ENDLESS, "evaluate_every": None, "name": "m-plus-adam-sr"}

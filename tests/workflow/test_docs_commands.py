@@ -2,18 +2,22 @@
 
 What a page calls the smoke study, a run folder or a placeholder is what the toy has in its place; nothing else of a
 command is changed. Commands that need what is not here (a GPU, Slurm, an image) are named below with what tries them
-instead.
+instead. `mpadam` with plain arguments runs in this process, which has imported torch and what draws figures already.
 """
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
+from mpadam.cli import main
 from tests.workflow.toy import ROOT, Toy
 
 PAGES = ["README.md", "results/README.md", *(p.relative_to(ROOT).as_posix() for p in sorted(ROOT.glob("docs/**/*.md")))]
@@ -93,14 +97,34 @@ def project(finished_toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Toy:
     return toy
 
 
-@pytest.mark.parametrize("page", dict.fromkeys(page for page, _ in RUN_HERE))
-def test_the_commands_of_a_page_run(project: Toy, page: str) -> None:
+def needs_a_shell(line: str) -> bool:
+    """Another program, several commands, or several processes."""
+    return not line.startswith("mpadam ") or re.search(r"[<>|&;$*`]|--processes", line) is not None
+
+
+def in_a_shell(project: Toy, line: str) -> tuple[int, str]:
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, "PATH": programs, "PYTHONPATH": str(project.folder / "src"), "OMP_NUM_THREADS": "1"}
-    for _, command in (pair for pair in RUN_HERE if pair[0] == page):
-        line = in_the_toy(command)
-        done = subprocess.run(["bash", "-c", line], cwd=project.folder, env=env, check=False, **TEXT)
-        assert done.returncode == 0, f"{command}\n{line}\n{done.stdout}{done.stderr}"
+    done = subprocess.run(["bash", "-c", line], cwd=project.folder, env=env, check=False, **TEXT)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As `OMP_NUM_THREADS=1` in a shell: on a loaded machine threads wait for each other in loops."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("page", dict.fromkeys(page for page, _ in RUN_HERE))
+def test_the_commands_of_a_page_run(project: Toy, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project.folder)
+    for line, command in ((in_the_toy(command), command) for at, command in RUN_HERE if at == page):
+        code, output = in_a_shell(project, line) if needs_a_shell(line) else (main(shlex.split(line)[1:]), "")
+        assert code == 0, f"{command}\n{line}\n{output}"
 
 
 def test_what_is_tried_elsewhere_is_still_in_the_pages() -> None:

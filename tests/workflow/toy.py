@@ -68,7 +68,11 @@ class Toy:
 
     def planned(self, *arguments: str) -> dict[str, int]:
         """Rule -> number of jobs that a run would do now."""
-        done = self.snakemake("--dry-run", *arguments)
+        return self.done("--dry-run", *arguments)
+
+    def done(self, *arguments: str) -> dict[str, int]:
+        """Rule -> number of jobs that a run of the toy study had done when it ended well."""
+        done = self.snakemake(*arguments)
         output = done.stdout + done.stderr
         assert done.returncode == 0, output
         if "Nothing to be done" in output:

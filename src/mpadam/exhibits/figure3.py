@@ -38,10 +38,11 @@ def make(source: Source) -> Picture:
     for number, (task, axes) in enumerate(zip(tasks, panels, strict=True)):
         own = found[found["task"] == task]
         drawn = kit.plot(own, x="update", y="mean", color="method").add(BAND, ymin="low", ymax="high", legend=False)
-        drawn = drawn.add(so.Path(), linestyle="method", linewidth="method", alpha="method", legend=False)
         marked = _marked(own, methods, updates)
         drawn = drawn.add(so.Dot(pointsize=4.5), data=marked, marker="method", legend=False)
-        kit.draw(drawn.scale(**lines.scales(methods)), axes)
+        looks = lines.scales(methods)
+        kit.draw(drawn.scale(color=looks["color"], marker=looks["marker"]), axes)
+        lines.draw(axes, own, methods, x="update", y="mean")
         axes.set(title=f"({'abcd'[number]}) {task}", xlabel="updates" if number > 1 else "")
         axes.set(yscale="log", ylim=error_limits(found), ylabel="" if number % 2 else "relative error")
         axes.tick_params(labelleft=number % 2 == 0, labelbottom=number > 1)

@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
-import seaborn.objects as so
 from matplotlib.axes import Axes
 
 from mpadam.exhibits.figure3 import BAND, SINGLE, TOP, error_limits, over_seeds
@@ -80,10 +79,9 @@ def _along(found: pd.DataFrame, chosen: pd.DataFrame, rate: str) -> pd.DataFrame
 
 def _draw(axes: Axes, points: pd.DataFrame, rate: str, methods: list[str]) -> None:
     drawn = kit.plot(points, x=rate, y="shown", color="method").add(BAND, ymin="low", ymax="high", legend=False)
-    path = so.Path(pointsize=4.5)
-    drawn = drawn.add(path, marker="method", linestyle="method", linewidth="method", alpha="method", legend=False)
     looks = lines.scales(methods)
-    kit.draw(drawn.scale(**looks), axes)
+    kit.draw(drawn.scale(color=looks["color"]), axes)
+    lines.draw(axes, points, methods, x=rate, y="shown", markers=True)
     for method, own in points.groupby("method"):
         colour = looks["color"][method]
         beyond = own[own["shown"].isna()]

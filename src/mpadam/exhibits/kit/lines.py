@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from mpadam.analysis.style import Dash, optimizer_styles
@@ -35,6 +37,19 @@ def scales(names: Sequence[str]) -> dict[str, Any]:
         "linewidth": {name: 3.2 if name == _BROAD else 1.3 for name in names},
         "alpha": {name: 0.5 if name == _BROAD else 1.0 for name in names},
     }
+
+
+def draw(axes: Axes, points: pd.DataFrame, names: Sequence[str], *, x: str, y: str, markers: bool = False) -> None:
+    """A line for each method, through its points in the order of the rows.
+
+    Not a layer of seaborn's: that looks up every combination of the values of its looks, 7^5 for seven methods.
+    """
+    looks = scales(names)
+    wanted = ("color", "linestyle", "linewidth", "alpha", *(["marker"] if markers else []))
+    for name in names:
+        own = points[points["method"] == name]
+        if not own.empty:
+            axes.plot(own[x], own[y], markersize=4.5, **{look: looks[look][name] for look in wanted})
 
 
 def entries(names: Sequence[str]) -> list[Line2D]:
