@@ -53,7 +53,8 @@ M_PLUS_ADAM = Rule(
         this power; 0, the default, is the paper's rule, others are an ablation of it [our reading].
     second_moment: "full", or "apollo_e" for v_e in rank `apollo_rank`, projected anew every `apollo_refresh` updates;
         `apollo_scope` "projections" (groups with that role, and groups without a role) or "all_2d".
-    tie_lr_mult: lr_mult is multiplied by lr / (lr at construction), so that one scheduler moves both.
+    tie_lr_mult: True multiplies lr_mult by lr / (lr at construction), so that one scheduler moves both; False does not;
+        None does not either, and warns if lr moves and lr_mult does not.
     """,
     step=m_plus_adam,
     states=("m", "v"),
