@@ -10,8 +10,8 @@ Gradients and weights are bf16, moments too; only projections are stored as code
 visited in turn in one process, so a slow spell of the machine hits all alike, and each ratio is the median of the
 ratios of single rounds. `--cpu-time` counts the seconds of the one thread instead of those of the clock: other
 processes then disturb it less. The first step of each is timed by itself; what it compiles, it compiles anew, whatever
-earlier processes have left on disk. `bytes` are those that a step has to move: reads and writes of weight, gradient (read
-only), moments, carry and compute copy.
+earlier processes have left on disk. `bytes` are those that a step has to move: reads and writes of weight, gradient
+(read only), moments, carry and compute copy.
 
 Writes BENCHMARK.csv and BENCHMARK.json into --out. torchao and optimi are compared where they are installed
 (`--path FOLDER` adds a folder of packages).

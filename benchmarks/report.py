@@ -31,7 +31,7 @@ PACKAGES = ("torch", "transformers", "torchao", "torch-optimi")
 class Line:
     """One thing that was measured: a sample a round, in the unit of the report. bytes: that it has to move, if known.
 
-    variant: for an optimizer, how its weights are kept.  first: seconds of the first one, compilation included, if known.
+    variant: for an optimizer, how its weights are kept.  first: seconds of the first, with what it compiles, if known.
     """
 
     name: str
