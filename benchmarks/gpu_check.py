@@ -1,4 +1,4 @@
-"""Everything that only a GPU can settle, in about ten minutes: writes gpu_check.json and one page, gpu_check.md.
+"""Everything that only a GPU can settle, in about ten minutes: writes gpu_check.json and, next to it, one page.
 
     python benchmarks/gpu_check.py                       # a Hopper GPU
     python benchmarks/gpu_check.py --parts products bits # some of the parts

@@ -5,6 +5,7 @@ PaperSet(PAPER_SIZES["60m"], vocabulary=32000).ours("m-plus-adam", "bf16", compi
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -77,6 +78,13 @@ class PaperSet:
         optimizer = build(parameters)
         self.bytes[label, "bf16"] = 0
         return Subject(label, "bf16", optimizer.step)
+
+
+def first_step(subject: Subject) -> float:
+    """Seconds of a step; of the first, with all that is compiled and allocated in it."""
+    begin = time.perf_counter()
+    subject.step()
+    return time.perf_counter() - begin
 
 
 def step_bytes(optimizer: LowPrecisionOptimizer) -> int:

@@ -31,13 +31,14 @@ PACKAGES = ("torch", "transformers", "torchao", "torch-optimi")
 class Line:
     """One thing that was measured: a sample a round, in the unit of the report. bytes: that it has to move, if known.
 
-    variant: for an optimizer, how its weights are kept.
+    variant: for an optimizer, how its weights are kept.  first: seconds of the first, with what it compiles, if known.
     """
 
     name: str
     variant: str
     samples: tuple[float, ...]
     bytes: int | None = None
+    first: float | None = None
 
 
 def report(
@@ -107,6 +108,7 @@ def _row(line: Line, base: Line | None, scale: float, bandwidth: float | None) -
     if base is not None:
         ratios = [own / other for own, other in zip(line.samples, base.samples, strict=True)]
         row |= dict(zip(("ratio_lower_quartile", "ratio", "ratio_upper_quartile"), quartiles(ratios), strict=True))
+    row["first_s"] = line.first
     row["gigabytes_per_s"] = line.bytes / statistics.median(line.samples) / 1e9 if line.bytes else None
     if bandwidth is not None:
         row["share_of_copy"] = 1e9 * row["gigabytes_per_s"] / bandwidth if line.bytes else None
@@ -114,7 +116,7 @@ def _row(line: Line, base: Line | None, scale: float, bandwidth: float | None) -
 
 
 def _header(unit: str) -> tuple[str, ...]:
-    return ("", "", f"median, {unit}", "quartiles", "smallest", "ratio", "quartiles", "GB/s", "of copy")
+    return ("", "", f"median, {unit}", "quartiles", "smallest", "ratio", "quartiles", "GB/s", "of copy", "first, s")
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -124,4 +126,14 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     moved, share = row["gigabytes_per_s"], row.get("share_of_copy")
     spread = f"{row['lower_quartile']:.4g}–{row['upper_quartile']:.4g}"
     reached = ("" if moved is None else f"{moved:.1f}", "" if share is None else f"{share:.0%}")
-    return (row["name"], row["variant"], f"{row['median']:.4g}", spread, f"{row['smallest']:.4g}", *ratio, *reached)
+    first = "" if row["first_s"] is None else f"{row['first_s']:.3g}"
+    return (
+        row["name"],
+        row["variant"],
+        f"{row['median']:.4g}",
+        spread,
+        f"{row['smallest']:.4g}",
+        *ratio,
+        *reached,
+        first,
+    )

@@ -11,10 +11,14 @@ from typing import Any
 from mpadam.optim.rules import RULES
 
 __version__ = "0.1.0"
-__all__ = ["__version__", *(rule.title for rule in RULES.values())]  # noqa: PLE0604
+__all__ = ["OptimizerWarning", "__version__", *(rule.title for rule in RULES.values())]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
+    if name == "OptimizerWarning":
+        from mpadam.optim.cautions import OptimizerWarning
+
+        return OptimizerWarning
     if any(rule.title == name for rule in RULES.values()):
         from mpadam.optim import optimizer
 

@@ -1,4 +1,4 @@
-"""The shape of a LLaMA, and the four of the paper: GaLore's configurations (paper.md section 4)."""
+"""The shape of a LLaMA, and the four of the paper: GaLore's configurations (docs/algorithm.md, "Models")."""
 
 from dataclasses import dataclass
 

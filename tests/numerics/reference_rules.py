@@ -1,4 +1,4 @@
-"""The update rules in float64, written from the equations of the paper (paper.md section 2) and from nothing else.
+"""The update rules in float64, written from the equations of docs/algorithm.md and from nothing else.
 
 Slow, plain numpy, one branch after the other; it shares no code with `mpadam`. A test starts it at every step from the
 product's own weight and states (teacher forcing), so that errors cannot add up and hide.
@@ -142,7 +142,7 @@ def additive_twin(w: F64, g: F64, s: dict[str, F64], h: Hyper, t: int, *, projec
 
 
 def eco_alpha(v: F64, h: Hyper, t: int) -> F64:
-    """What ECO multiplies the rounding error of the weight by before it adds it to m (paper.md section 8)."""
+    """What ECO multiplies the rounding error of the weight by before it adds it to m (docs/algorithm.md, (35))."""
     return (1 - h.b1**t) / h.eta_a * (1 - 1 / h.b1) * (np.sqrt(v / (1 - h.b2**t)) + h.eps)
 
 

@@ -1,4 +1,4 @@
-"""Faults of optimizers in low precision that people reported in public, as tests named by their row in cases.md."""
+"""Faults of optimizers in low precision that people reported in public, one test for each report."""
 
 from __future__ import annotations
 

@@ -53,5 +53,5 @@ def test_gains_pair_equal_seeds_only() -> None:
 
 
 def test_gain_is_the_papers() -> None:
-    """paper.md section 5: 350m in bf16-bf16, 19.156 against 16.607, a gain of 13.3%."""
+    """As the paper reports: 350m in bf16-bf16, 19.156 against 16.607, a gain of 13.3%."""
     assert relative_gains({0: 19.156}, {0: 16.607})[0] == pytest.approx(0.133, abs=5e-4)

@@ -19,7 +19,7 @@ from mpadam.optim.names import parse_optimizer_name
 from mpadam.study.load import ConfigError, load_study
 
 ROOT = Path(__file__).parents[2]
-#: paper.md section 7: ten claims, four objections; and the controls and questions of this project
+#: by hand: ten claims, four objections; and the controls and questions of this project
 PAPER = {"1", "2", "3", "4", "5-budget", "5-size", "6", "7", "8", "9-table", "9-fails", "9-both", "10", "survival"}
 REFEREE = {"a", "b", "c", "d-draws", "d-tricks"}
 OURS = {"twin", "forms", "drift", "shadow", "shadow-refreshed", "stale", "betas", "precision", "eco", "eco-fp8"}

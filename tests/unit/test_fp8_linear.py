@@ -296,7 +296,7 @@ class TestEvaluation:
 
 class TestFlushedShare:
     def test_first_step_flushes_gradients_of_1e_minus_6(self) -> None:
-        """paper.md section 3: at scale 1, e5m2 keeps nothing below 2**-17."""
+        """docs/algorithm.md, (42): at scale 1, e5m2 keeps nothing below 2**-17."""
         for backend in ("emulated", "native"):
             model = layer(16, 16, backend=backend)
             dy = torch.full((4, 16), 1e-6)

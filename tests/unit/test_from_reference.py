@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_bf16_command_is_the_run_that_the_paper_describes() -> None:
-    """paper.md section 2: eta_a 8e-5, eta_m 0.004, b1 0.87, b2 0.98, eps 1e-20, decay 0.1 and 0.01, clip 1.0."""
+    """The reference settings of docs/algorithm.md, "Names of rates"."""
     config = parse_study(content_of(BF16))
     key = run_of(config)
     assert (key.model, key.budget, key.regime, key.seed) == ("60m", 1, "bf16-bf16", 0)
@@ -47,7 +47,7 @@ def test_the_bf16_command_is_the_run_that_the_paper_describes() -> None:
 
 
 def test_the_fp8_commands_are_the_same_run_in_other_regimes() -> None:
-    """paper.md section 3: e5m2, blocks of 256, powers of two; hybrid delayed scaling, history 16, margin 0."""
+    """docs/algorithm.md, "Formats": e5m2, blocks of 256, powers of two; delayed scaling, history 16, margin 0."""
     bf16, fp8_bf16, fp8_fp8 = map(content_of, (BF16, FP8_BF16, FP8_FP8))
     assert bf16["regimes"] == {"bf16-bf16": {"masters": "bf16", "compute": "bf16"}}
     assert fp8_bf16["regimes"] == {"fp8-bf16": {"masters": "fp8", "compute": "bf16"}}
@@ -171,7 +171,7 @@ def _find(content: dict, to: str, last: str) -> object:
     ],
 )
 def test_m_is_additive_and_e_is_multiplicative(flag: str, key: str, value: float) -> None:
-    """The trap of paper.md section 1: changing one flag changes that branch, and nothing of the other."""
+    """The trap of docs/algorithm.md, "Names of rates": a flag changes its branch, and nothing of the other."""
     (before,), (after,) = (content_of(text)["optimizers"].values() for text in (BF16, with_value(BF16, flag, value)))
     assert after["values"] == {**before["values"], key: value}
 

@@ -20,7 +20,7 @@ def tiny(**changes: object) -> ModelSpec:
 
 
 def plain_llama(**changes: object) -> LlamaForCausalLM:
-    """The model of paper.md section 4, written down for Transformers directly."""
+    """The model of docs/algorithm.md, "Models", written down for Transformers directly."""
     config = LlamaConfig(
         hidden_size=32,
         intermediate_size=40,

@@ -1,4 +1,4 @@
-"""docs/memory.md is what the tensors say, and what paper.md computes for Apollo-E."""
+"""docs/memory.md is what the tensors say, and what is computed by hand for Apollo-E."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_signatures_are_the_documented_ones() -> None:
         "block_scale_exponent": 0.0, "second_moment": "full", "apollo_rank": 4, "apollo_refresh": 200,
         "apollo_scope": "projections",
         "write_back": "nearest", "weight_format": None, "state_dtype": None, "carry_dtype": None, "shadow": "none",
-        "shadow_dtype": None, "seed": 0, "compile": False, "tie_lr_mult": False,
+        "shadow_dtype": None, "seed": 0, "compile": "auto", "tie_lr_mult": None,
     }  # fmt: skip
     assert list(inspect.signature(AdamW).parameters)[:6] == [
         "params",

@@ -111,8 +111,8 @@ def test_numbers_are_stored_as_they_were_checked(in_group: bool) -> None:
     ("options", "message"),
     [
         ({"lr": torch.tensor([1e-3, 1e-3])}, r"lr = a tensor of shape \(2,\): give one number"),
-        ({"compile": "no"}, "compile = 'no': give True or False"),
-        ({"tie_lr_mult": 1}, "tie_lr_mult = 1: give True or False"),
+        ({"compile": "no"}, "compile = 'no': give True, False or 'auto'"),
+        ({"tie_lr_mult": 1}, "tie_lr_mult = 1: give True, False or None"),
         ({"apollo_rank": -1}, "apollo_rank = -1"),
         ({"seed": True}, "seed = True"),
     ],

@@ -13,7 +13,7 @@ BUILTIN = DataConfig(source="builtin")
 
 
 def test_the_largest_budget_of_the_paper_fits_into_c4() -> None:
-    """350m at 8x: 480,000 steps of 512 sequences (paper.md section 4)."""
+    """350m at 8x: 480,000 steps of 512 sequences (docs/algorithm.md, "Models")."""
     supplied = supply(C4, None)
     assert supplied.sequences == 364_868_892
     assert shortage(480_000 * 512, supplied, C4) is None

@@ -229,7 +229,7 @@ def test_a_relative_step_survives_at_every_size_or_at_none_and_never_leaves_zero
 
 
 def test_the_default_multiplicative_branch_is_rounded_away_at_large_weights_as_an_additive_one_is():
-    """Objection a of paper.md: with rho elementwise w u_m is lr_mult sign(g), 0.004, below half an ulp of bf16 from 2
+    """Objection a of the claims: with rho elementwise w u_m is lr_mult sign(g), 0.004, below half an ulp of bf16 from 2
     on (2**-7) and above it below 1 (at most 2**-9)."""
     weights = [2.5, -3.5, 0.75, 0.6]
     got = of_branch(one_update((MPlusAdam, {"lr": 1e-30, "lr_mult": 4e-3}), weights, [1.0, -1.0] * 2), "multiplicative")

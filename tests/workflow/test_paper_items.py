@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT / "tests/unit"))
 from analysis_fakes import study_content
 from analysis_paper_fakes import paper_study
 
-#: paper.md section 6, by hand: what the paper shows, and the tables and figures here that show it
+#: by hand: what the paper shows, and the tables and figures here that show it
 PAPER = {
     "Table 1": ["tables/table1", "tables/table1-write-backs"],
     "Table 2": ["tables/table2"],

@@ -1,5 +1,5 @@
-"""Cosines between update and negative gradient along training, and how often the loss of the batch fell (paper.md,
-"Theorem 4.1")."""
+"""Cosines between update and negative gradient along training, and how often the loss of the batch fell
+(docs/algorithm.md, (43) and (44))."""
 
 from __future__ import annotations
 

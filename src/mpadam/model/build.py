@@ -19,7 +19,7 @@ COMPUTE_DTYPES = {"bf16": torch.bfloat16, "fp8": torch.bfloat16, "fp32": torch.f
 
 
 def llama_config(spec: ModelSpec) -> LlamaConfig:
-    """Transformers' configuration of a model (paper.md section 4: untied, rms eps 1e-6, silu, no bias, rope 10000)."""
+    """Transformers' configuration of a model (docs/algorithm.md, "Models")."""
     return LlamaConfig(
         vocab_size=spec.vocab_size,
         hidden_size=spec.hidden_size,

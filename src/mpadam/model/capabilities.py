@@ -5,9 +5,9 @@
             backend=..., device=...)
     regime_support(machine)                 each regime: native, emulated, or not at all
 
-A regime is masters x compute (paper.md section 3). Masters in fp32 and bf16 are what they are on any machine. Masters
-in FP8 and NVFP4 are *storage* on every machine: decoded to bf16 before each product. Products are bf16 or FP8. NVFP4
-products need compute capability 10.0 (Blackwell, sm_100), and no regime of the study asks for them.
+A regime is masters x compute (docs/algorithm.md, "Where"). Masters in fp32 and bf16 are what they are on any machine.
+Masters in FP8 and NVFP4 are *storage* on every machine: decoded to bf16 before each product. Products are bf16 or FP8.
+NVFP4 products need compute capability 10.0 (Blackwell, sm_100), and no regime of the study asks for them.
 """
 
 import importlib

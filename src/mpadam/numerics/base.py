@@ -42,7 +42,7 @@ class Encoded:
 
 
 class Format:
-    """fp32, bf16, FP8 in blocks, NVFP4 (paper.md section 3); see `mpadam.numerics.formats`.
+    """fp32, bf16, FP8 in blocks, NVFP4 (docs/algorithm.md, "Formats"); see `mpadam.numerics.formats`.
 
     name: as in checkpoints.
     dtype: whose tensors *are* this format (fp32, bf16), or None where codes are stored.

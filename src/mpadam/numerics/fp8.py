@@ -1,4 +1,4 @@
-"""FP8 in blocks: one byte per weight and one scale per block (paper.md section 3, "fp8").
+"""FP8 in blocks: one byte per weight and one scale per block (docs/algorithm.md, (37)).
 
     encoded = Fp8Blocks(fmt="e5m2", block_size=256, power_of_two_scale=True).encode(w32)
     w32 = Fp8Blocks().decode(encoded)

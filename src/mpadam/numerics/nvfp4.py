@@ -1,4 +1,4 @@
-"""NVFP4: half a byte per weight, one byte per block of 16, one float32 per tensor (paper.md section 3, "nvfp4").
+"""NVFP4: half a byte per weight, one byte per block of 16, one float32 per tensor (docs/algorithm.md, (38)).
 
     weight = code (e2m1) * block scale (e4m3) * tensor scale
 

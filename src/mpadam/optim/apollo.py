@@ -1,4 +1,4 @@
-"""Apollo-E: v_e in rank r instead of full size (paper.md section 2).
+"""Apollo-E: v_e in rank r instead of full size (docs/algorithm.md, (19) to (23)).
 
 For a matrix the exponent gradient g_e is projected on its smaller dimension n, R = P g_e with P ~ N(0, 1/r) of shape
 (r, n); only the second moment of R is kept. Each channel j of the larger dimension gets one factor,

@@ -28,9 +28,10 @@ from mpadam.numerics import get_format
 from mpadam.numerics.base import Format
 from mpadam.optim.ambient import float32_arithmetic
 from mpadam.optim.apollo import can_compress, projection_at
+from mpadam.optim.cautions import caution_rates
 from mpadam.optim.checkpoints import box, check_is_checkpoint, difference, layout, unbox
 from mpadam.optim.checks import check_gradients, check_sharding, check_values, is_trained
-from mpadam.optim.compiled import CompiledUpdate, can_compile
+from mpadam.optim.compiled import CompiledUpdate, can_compile, is_worthwhile
 from mpadam.optim.matching import check_names
 from mpadam.optim.options import (
     DTYPES,
@@ -56,13 +57,13 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
 
     rule: ClassVar[str]
     signature: ClassVar[Signature]  # of the constructor: what the rule's card declares
-    _warned = False  # whether a step without a single gradient was named
 
     def __init__(self, params: Iterable[Any], *rates: Any, **options: Any) -> None:
         given = self.signature.bind(params, *rates, **options)
         given.apply_defaults()
         self._slots: dict[Tensor, Slot] = {}
         self._formats: dict[str, Format] = {}
+        self._said: set[str] = set()  # what this optimizer has warned of
         super().__init__(given.arguments.pop("params"), given.arguments | {"rule": self.rule})
 
     # -- groups ---------------------------------------------------------------------------------------------------
@@ -86,6 +87,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         with float32_arithmetic(self._device_types()):
             for number, p, plan in plans:
                 self._adopt(p, plan, group, number)
+        caution_rates(group, self._said)
 
     def _members(self) -> list[tuple[Tensor, dict[str, Any]]]:
         """Every parameter with its group, in the order that numbers them."""
@@ -293,13 +295,19 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
 
     def _step(self) -> None:
         members = self._members()
-        self._warned |= not check_gradients((p for p, _ in members), warn=not self._warned)
+        if not check_gradients((p for p, _ in members), warn="gradients" not in self._said):
+            self._said.add("gradients")
         if any(p.grad is not None and p not in self._slots for p, _ in members):
             self._settle()
         work = [(n, p, group, self._known(p, group)) for n, (p, group) in enumerate(members) if p.grad is not None]
         for group in self.param_groups:
             check_moving(group)
-        shared = {id(group): Shared(group) for group in self.param_groups}
+            caution_rates(group, self._said)
+        trained = sum(p.numel() for p, _ in members if p.requires_grad)
+        shared = {
+            id(group): Shared(group, compiles=is_worthwhile(group["compile"], trained, self._said))
+            for group in self.param_groups
+        }
         for _, _, group, slot in work:
             if slot is not None:
                 shared[id(group)].check(slot)
@@ -314,7 +322,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         t = state["step"] + 1
         operands = self._operands(p, slot, group, t)
         slot.plan = shared.plan(slot)
-        if group["compile"] and can_compile(device := operands.grad.device.type):
+        if shared.compiles and can_compile(device := operands.grad.device.type):
             if slot.compiled is None or slot.compiled.plan.constants != shared.form(slot.compresses):
                 slot.compiled = CompiledUpdate(slot.plan)
             slot.compiled(operands, shared.scalars(t, slot.compresses, device))
@@ -368,7 +376,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         return saved | {"state": state, "param_groups": groups}
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_formats": self._formats}
+        return super().__getstate__() | {"_formats": self._formats, "_said": self._said}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Called by torch after unpickling, deep copies and loading: the stores are built again on the new state."""

@@ -1,4 +1,4 @@
-"""The two branches that rules are made of, one line per equation of paper.md section 2. Pure float32 functions.
+"""The two branches that rules are made of, one line per equation of docs/algorithm.md. Pure float32 functions.
 
 Rates come as floats or as 0-d tensors, so that a compiled step need not be compiled again. The new state is not
 rounded: the step of update t uses its own moments in float32, and what is kept for update t + 1 is rounded to the
@@ -35,7 +35,10 @@ def clip(x: Tensor, bound: float | Tensor | None) -> Tensor:
 
 
 def adam(g: Tensor, state: Mapping[str, Tensor], c: Constants, r: Rates) -> tuple[Tensor, Tensor, State]:
-    """u_a = -eta_a m_hat / (sqrt(v_hat) + eps), its denominator, and m and v; all float32, shape of `g`."""
+    """docs/algorithm.md, (6): u_a = -eta_a m_hat / (sqrt(v_hat) + eps), its denominator, and m and v of (2) and (3).
+
+    All float32, shape of `g`.
+    """
     m = moving_average(state["m"], g, c.decay1)
     v = moving_average(state["v"], g * g, c.decay2)
     denominator = (v / r.correction).sqrt() + c.eps
@@ -43,7 +46,7 @@ def adam(g: Tensor, state: Mapping[str, Tensor], c: Constants, r: Rates) -> tupl
 
 
 def fed_back(state: State, error: Tensor, c: Constants, r: Rates) -> State:
-    """m + alpha e, alpha = ((1 - b1^t) / eta_a) (1 - 1/b1) (sqrt(v_hat) + eps): ECO (paper.md section 8).
+    """ECO: m + alpha e, alpha = ((1 - b1^t) / eta_a) (1 - 1/b1) (sqrt(v_hat) + eps): docs/algorithm.md, (36).
 
     The coming updates move the weight by b1 alpha e, b1^2 alpha e, ... times their rates: by e in all, where the rate
     stays. A rate of zero gives nothing back, and so does a second moment that overflowed: alpha is not finite there.
@@ -57,7 +60,7 @@ def fed_back(state: State, error: Tensor, c: Constants, r: Rates) -> State:
 def relative_step(
     w: Tensor, g: Tensor, state: Mapping[str, Tensor], c: Constants, r: Rates, *, projection: Tensor | None = None
 ) -> tuple[Tensor, State]:
-    """u_m, the step relative to the weight, in [-r_max, r_max].
+    """docs/algorithm.md, (8): u_m, the step relative to the weight, in [-r_max, r_max].
 
     w, g: float32 [*shape], as u_m.  state: v_e [*shape], or v_r with a projection [rank, smaller dimension].
     """
@@ -73,7 +76,8 @@ def relative_step(
 def _exponent_direction(
     g_e: Tensor, state: Mapping[str, Tensor], c: Constants, r: Rates, projection: Tensor | None
 ) -> tuple[Tensor, State]:
-    """The exponent gradient, divided by the root of its second moment where the form has one."""
+    """The exponent gradient, divided by the root of its second moment where the form has one: r / -eta_m of
+    docs/algorithm.md, (7), (13) and (23)."""
     if c.multiplicative_form == "unnormalized_rho":
         return g_e, {}
     if projection is not None:
@@ -94,7 +98,7 @@ def _scaled(direction: Tensor, rate: Scalar) -> Tensor:
 
 
 def _rho(w: Tensor, c: Constants) -> Tensor | None:
-    """The divisor of the relative step: float32 [*shape] elementwise, or 0-d; None for the form without."""
+    """docs/algorithm.md, (9) and (11): float32 [*shape] elementwise, or 0-d; None for the form without."""
     if c.multiplicative_form == "relative":
         return None
     size = w.square().mean().sqrt() if c.multiplicative_form == "normalized_rho_tensor" else w.abs()
@@ -102,9 +106,10 @@ def _rho(w: Tensor, c: Constants) -> Tensor | None:
 
 
 def _block_modulation(w: Tensor, exponent: Scalar) -> Tensor:
-    """What eta_m is multiplied by: (s / s_typical)^exponent, s the block scale of a weight, s_typical the geometric
-    mean over the tensor [our reading]. A scale is the largest magnitude of a block up to a constant, which cancels.
-    A block of zeros keeps the rate as it is. float32, shape of `w`.
+    """What eta_m is multiplied by: (s / s_typical)^exponent (docs/algorithm.md, (14)).
+
+    A scale is the largest magnitude of a block up to a constant, which cancels. A block of zeros keeps the rate as it
+    is. float32, shape of `w`.
     """
     from mpadam.numerics.blocks import from_blocks, to_blocks
 

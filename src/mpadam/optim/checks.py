@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mpadam.optim.cautions import caution
 from mpadam.optim.rules import RULES
 from mpadam.optim.sharding import is_split, local, splits
 from mpadam.optim.update import Plan
@@ -50,11 +50,10 @@ def check_gradients(members: Iterable[Tensor], *, warn: bool) -> bool:
                 "values (model.to_empty, then a checkpoint or an initialisation), then build the optimizer"
             )
     if warn and not graded:
-        warnings.warn(
+        caution(
             "no parameter of the optimizer has a gradient, so the step changes nothing: call backward() first; if the "
             "model has got other parameters since the optimizer was built (load_state_dict(assign=True), fully_shard, "
-            "to_empty), build the optimizer on the model as it is",
-            stacklevel=6,
+            "to_empty), build the optimizer on the model as it is"
         )
     return bool(graded)
 

@@ -19,7 +19,7 @@ leaves half of the weights as they are and says nothing. So the width is an opti
 
 from __future__ import annotations
 
-import warnings
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -30,9 +30,11 @@ from torch import Tensor
 
 from mpadam.compiler import compile_problem, vector_bits
 from mpadam.optim.card import Constants, Rates, Scalar
+from mpadam.optim.cautions import caution
 from mpadam.optim.store import Draw
 from mpadam.optim.update import Operands, Plan, update
 
+_LOG = logging.getLogger(__name__)
 _OPTIONS = {"emulate_precision_casts": True}
 _THREADS = {"cpp.min_chunk_size": 1}
 """A graph for any length uses threads, however short the tensor that it happens to be compiled for."""
@@ -45,6 +47,8 @@ of all, and they take four times as long. With 120, stochastic rounding to NVFP4
 _SHORT = 2**13
 """Elements of a tensor so short that threads cost more than they save: gains and biases get a graph for their own
 length, and not the one for any."""
+GAINS_FROM = 2**20
+"""Trained parameters from which `compile="auto"` compiles: see docs/speed.md, "When a compilation pays"."""
 _SHAPES = 256
 """Graphs of one plan at most: shapes of a model, each with the dtypes of its gradients. None comes near."""
 
@@ -152,14 +156,24 @@ def _unflatten(layout: _Layout, tensors: Iterator[Tensor], *, packed: bool) -> t
     return operands, Rates(*numbers[:4]), numbers[4:]
 
 
+def is_worthwhile(option: bool | str, parameters: int, said: set[str]) -> bool:
+    """Whether the option `compile` asks for compiled steps of an optimizer that trains so many parameters; where "auto"
+    finds them too few, this is logged once. said: what this optimizer has said already."""
+    if option != "auto" or parameters >= GAINS_FROM:
+        return bool(option)
+    if "small" not in said:
+        said.add("small")
+        _LOG.info("steps run eagerly: %d parameters are too few to gain from a compilation", parameters)
+    return False
+
+
 @cache
 def can_compile(device_type: str) -> bool:
     """Whether kernels compile and run on this kind of device; if not, says so once, and what to do."""
     problem = compile_problem(device_type)
     if problem:
-        warnings.warn(
-            f"compile = True, but {problem}: steps on this device run eagerly, which is slower and gives the same "
-            "update; or say compile=False",
-            stacklevel=2,
+        caution(
+            f"the optimizer's step is not compiled: {problem}. Steps on this device run eagerly, which is much "
+            "slower for large models and gives the same update; compile=False avoids this warning"
         )
     return not problem

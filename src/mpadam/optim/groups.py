@@ -1,7 +1,7 @@
 """Parameter groups of a model: what is stored in low precision, what decays; the same for every optimizer.
 
 Attention and MLP projections take the low-precision format; embeddings, norms and the head stay in bf16, or in float32
-where the masters are float32 (paper.md section 3, "Where"). Norms and biases never decay. A weight that is tied to
+where the masters are float32 (docs/algorithm.md, "Where"). Norms and biases never decay. A weight that is tied to
 another is one parameter and appears once, in the role where the model names it first.
 """
 

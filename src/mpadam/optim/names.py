@@ -89,7 +89,7 @@ def _can_feed_back(rule: str) -> bool:
 
 
 def _can_compress(rule: str, form: str | None) -> bool:
-    """Apollo-E compresses v_e: rules and forms without v_e have nothing to compress (paper.md section 2)."""
+    """Apollo-E compresses v_e: rules and forms without v_e have nothing to compress (docs/algorithm.md, (20))."""
     return "v_e" in RULES[rule].state_names(form)
 
 

@@ -14,11 +14,12 @@ state_dtype     of the moments: "fp32" | "bf16" (or the torch dtypes), None for 
 carry_dtype     of Kahan's carry; None is "bf16", which holds 8 bits below the weight's own.
 shadow          "none" | "refreshed" | "persistent", with shadow_dtype (None: as the states): only for stored codes.
 seed            of the rounding bits and of Apollo-E's projections.
-compile         torch.compile the step.
+compile         whether steps go through torch.compile: True, False, or "auto", where the optimizer trains enough
+                parameters to gain from it (`mpadam.optim.compiled.GAINS_FROM`) and a compiler is found.
 
-A standard scheduler moves `lr`; `tie_lr_mult=True` moves `lr_mult` along with it. Every bad value is a ValueError that
-names key, value and remedy. Equations, and hyper-parameters with
-defaults and ranges: `mpadam.optim.rules`.
+A standard scheduler moves only `lr`. `tie_lr_mult=True` moves `lr_mult` along with it, False leaves it where it is, and
+None, the default, does the same with a warning. Every bad value is a ValueError that names key, value and remedy.
+Equations: docs/algorithm.md. Hyper-parameters with defaults and ranges: `mpadam.optim.rules`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _COMMON = {
     "shadow": "none",
     "shadow_dtype": None,
     "seed": 0,
-    "compile": False,
+    "compile": "auto",
 }
 
 
@@ -74,7 +75,7 @@ def _options(rule: Rule) -> Iterator[tuple[str, Any]]:
         yield "apollo_scope", "projections"
     yield from _COMMON.items()
     if "lr_mult" in defaults:
-        yield "tie_lr_mult", False
+        yield "tie_lr_mult", None
 
 
 def __getattr__(title: str) -> type[LowPrecisionOptimizer]:

@@ -1,8 +1,8 @@
 """The options of a parameter group: what may be in one, what it becomes, and the rates that follow from it.
 
 Options that a step reads (rates, betas, clip, ...) may move between steps, and are checked at each; what the stored
-state depends on is fixed when a parameter is taken. `_base_lr`, the `lr` at construction, is the only key that is
-kept for the optimizer's own use; `rule` is its class's, and what a caller says of it must agree.
+state depends on is fixed when a parameter is taken. `_base_lr` and `_base_lr_mult`, the rates at construction, are the
+only keys that are kept for the optimizer's own use; `rule` is its class's, and what a caller says of it must agree.
 """
 
 from __future__ import annotations
@@ -52,14 +52,17 @@ def check_keys(group: Mapping[str, Any], defaults: Mapping[str, Any], *, title: 
 
 
 def check_new(group: dict[str, Any]) -> None:
-    """`check_moving` of a group that an optimizer is built on, and its `_base_lr`: the rate that a scheduler began
-    with, where one has already moved `lr` (to zero, perhaps), else `lr`."""
-    group.pop("_base_lr", None)  # of another optimizer, whose group this was
+    """`check_moving` of a group that an optimizer is built on, and the rates that it starts from. `_base_lr` is the
+    rate that a scheduler began with, where one has already moved `lr` (to zero, perhaps), else `lr`."""
+    for key in ("_base_lr", "_base_lr_mult"):
+        group.pop(key, None)  # of another optimizer, whose group this was
     started = _scale(group, "initial_lr")
     if started > 0.0:
         group["_base_lr"] = started
     check_moving(group)
     group.setdefault("_base_lr", float(group["lr"]))
+    if "lr_mult" in group:
+        group["_base_lr_mult"] = float(group["lr_mult"])
 
 
 def check_moving(group: dict[str, Any]) -> None:
@@ -69,9 +72,10 @@ def check_moving(group: dict[str, Any]) -> None:
     taken below zero, as schedulers do that end there, is zero.
     """
     check_choices(group)
-    for key in ("compile", "tie_lr_mult"):
-        if not isinstance(group.get(key, False), bool):
-            raise ValueError(f"{key} = {group[key]!r}: give True or False")
+    for key, third in (("compile", "auto"), ("tie_lr_mult", None)):
+        value = group.get(key, third)
+        if not isinstance(value, bool) and value != third:
+            raise ValueError(f"{key} = {value!r}: give True, False or {third!r}")
     form, second_moment = group.get("multiplicative_form"), group.get("second_moment", "full")
     name = OptimizerName(group["rule"], form, second_moment, group["write_back"])
     known = hyperparameters_of(name)

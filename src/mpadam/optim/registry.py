@@ -56,6 +56,7 @@ def build_optimizer(
         "apollo_scope": apollo_scope,
         "seed": seed,
         "compile": compile,
+        "tie_lr_mult": False,  # a study says how each rate moves
     }
     cls = optimizer_class(RULES[parsed.rule])
     return cls(groups, **{key: value for key, value in options.items() if key in cls.signature.parameters})

@@ -1,7 +1,7 @@
 """Schedules of the rates: pure functions of the update number, in pure Python.
 
 Warm-up `t / W` for the first W updates, then p = (t - W) / (T - W) in [0, 1] through a shape that falls from 1 to
-`min_ratio` (paper.md section 2, "Schedules"). Each branch has its own kind, steps, warm-up and minimum; a standard
+`min_ratio` (docs/algorithm.md, (24) to (29)). Each branch has its own kind, steps, warm-up and minimum; a standard
 scheduler gets one as `LambdaLR(optimizer, lambda epoch: factor(epoch + 1, ...))`, since it counts from 0.
 """
 

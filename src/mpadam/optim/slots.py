@@ -30,8 +30,9 @@ class Slot:
 class Shared:
     """What the parameters of one group share in one step, worked out once."""
 
-    def __init__(self, group: dict[str, Any]) -> None:
+    def __init__(self, group: dict[str, Any], *, compiles: bool = False) -> None:
         self.group = group
+        self.compiles = compiles
         self._fixed = fixed(group)
         self.rates = cache(partial(rates_at, group))
         self.scalars = cache(lambda t, compress, device: scalars(self._constants(compress), self.rates(t), device))

@@ -69,7 +69,7 @@ class Shape:
 
     @property
     def low_precision_parameters(self) -> int:
-        """Those that FP8 and NVFP4 masters store low: attention and MLP projections (paper.md section 3)."""
+        """Those that FP8 and NVFP4 masters store low: attention and MLP projections (docs/algorithm.md, "Where")."""
         return self.model.size.projections
 
     @property

@@ -1,7 +1,7 @@
 """Every flag of the reference implementation's README, and what becomes of it. Data only.
 
-The trap of these flags (paper.md section 1): the suffix `_m` is the *additive* ("mantissa") branch and `_e` the
-*multiplicative* ("exponent") one, and the rate without a suffix, `--lr`, is the additive one.
+The trap of these flags (docs/algorithm.md, "Names of rates"): the suffix `_m` is the *additive* ("mantissa") branch and
+`_e` the *multiplicative* ("exponent") one, and the rate without a suffix, `--lr`, is the additive one.
 """
 
 from collections.abc import Mapping

@@ -9,7 +9,7 @@ from typing import Any
 from mpadam.llama import PAPER_SIZES
 from mpadam.presence import is_there
 
-#: Updates at budget 1 (paper.md section 4: 60m the authors' own, the others GaLore's).
+#: Updates at budget 1 (docs/algorithm.md, "Models").
 STEPS_1X = {"60m": 10_000, "130m": 20_000, "350m": 60_000, "1b": 100_000}
 
 #: What all LLaMAs here have in common; a file that says otherwise is another model.

@@ -1,4 +1,4 @@
-"""The regime of a launch command: how weights are stored, what multiplies them (paper.md section 3)."""
+"""The regime of a launch command: how weights are stored, what multiplies them (docs/algorithm.md, "Where")."""
 
 from collections.abc import Mapping
 from typing import Any

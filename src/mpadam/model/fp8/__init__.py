@@ -1,4 +1,4 @@
-"""FP8 compute: the attention and MLP projections in FP8 with delayed scaling (paper.md section 3, "FP8 GEMM").
+"""FP8 compute: the attention and MLP projections in FP8 with delayed scaling (docs/algorithm.md, (42)).
 
     scaling                 formats, and scales that follow from past magnitudes
     products, linear        casts, the three matrix products, the layer

@@ -1,7 +1,7 @@
 """Turning a LLaMA into one that computes its projections in FP8, in place.
 
 By role: query, key, value and output of attention, gate, up and down of the MLP. Embeddings, norms and the head keep
-their precision (paper.md section 3, "Where"). Parameters stay the same objects under the same names.
+their precision (docs/algorithm.md, "Where"). Parameters stay the same objects under the same names.
 
     model = convert_to_fp8(build_model(...), backend="emulated")
 """

@@ -1,6 +1,6 @@
 """Delayed scaling: which FP8 formats are used where, and how scales follow from past magnitudes.
 
-The recipe of the paper (section 3, "FP8 GEMM"): Transformer Engine's `hybrid` delayed scaling. Inputs and weights are
+The recipe of the paper (docs/algorithm.md, (42)): Transformer Engine's `hybrid` delayed scaling. Inputs and weights are
 e4m3 in the forward pass, output gradients e5m2 in the backward pass; a tensor is multiplied by
 
     scale = fp8_max / (amax * 2**margin),   amax = the largest magnitude of the last `amax_history` steps

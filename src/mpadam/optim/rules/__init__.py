@@ -1,6 +1,6 @@
 """The update rules, one file each: found here, not listed.
 
-A file declares a `mpadam.optim.card.Rule` and the function that it names, line by line as in paper.md section 2. It
+A file declares a `mpadam.optim.card.Rule` and the function that it names, line by line as in docs/algorithm.md. It
 imports torch, if at all, inside that function: a study reads cards without torch.
 """
 

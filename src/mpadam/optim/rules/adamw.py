@@ -1,4 +1,4 @@
-"""AdamW: the additive branch alone (paper.md section 2)."""
+"""AdamW: the additive branch alone (docs/algorithm.md, (15))."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def adamw(
     w: Tensor, g: Tensor, state: Mapping[str, Tensor], c: Constants, r: Rates, *, projection: Tensor | None = None
 ) -> tuple[Step, State]:
-    """w_new = w + u_a - eta_a wd w.  w, g: float32 [*shape]; state: m, v of that shape."""
+    """docs/algorithm.md, (15): w + u_a - eta_a wd w.  w, g: float32 [*shape]; state: m, v of that shape."""
     u_a, _, new_state = adam(g, state, c, r)
     return Step(u_a, w.new_zeros(()), -r.decay * w), new_state
 

@@ -1,5 +1,5 @@
 """The additive twin: M+Adam with its second branch made additive, the control of the claim that the gain is
-multiplicative (paper.md section 2)."""
+multiplicative (docs/algorithm.md, (17) and (18))."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def additive_twin(
     w: Tensor, g: Tensor, state: Mapping[str, Tensor], c: Constants, r: Rates, *, projection: Tensor | None = None
 ) -> tuple[Step, State]:
-    """w_new = w + u_a + clip(-eta_m g / (sqrt(v_hat) + eps), r_max |w|) - (eta_a wd + eta_m wd_mult) w
+    """docs/algorithm.md, (18): w + u_a + clip(-eta_m g / (sqrt(v_hat) + eps), r_max |w|) - (eta_a wd + eta_m wd_mult) w
 
     w, g: float32 [*shape]; state: m, v of that shape. The second branch stands where others are multiplicative.
     """

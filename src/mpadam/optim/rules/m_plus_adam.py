@@ -1,4 +1,4 @@
-"""M+Adam: an additive and a multiplicative branch (paper.md section 2)."""
+"""M+Adam: an additive and a multiplicative branch (docs/algorithm.md, (1) to (14))."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def m_plus_adam(
     w: Tensor, g: Tensor, state: Mapping[str, Tensor], c: Constants, r: Rates, *, projection: Tensor | None = None
 ) -> tuple[Step, State]:
-    """w_new = w + w u_m + u_a - (eta_a wd + eta_m wd_mult) w
+    """docs/algorithm.md, (10): w + w u_m + u_a - (eta_a wd + eta_m wd_mult) w
 
     w, g: float32 [*shape]; state: m, v, and v_e of that shape, or v_r of Apollo-E.
     """
@@ -43,7 +43,7 @@ def m_plus_adam(
 M_PLUS_ADAM = Rule(
     name="m-plus-adam",
     title="MPlusAdam",
-    summary="""M+Adam (paper.md section 2): an Adam branch and a multiplicative branch, w_new = w + w u_m + u_a - decay.
+    summary="""M+Adam (docs/algorithm.md, (10)): an Adam branch and a multiplicative branch, w + w u_m + u_a - decay.
 
     lr, lr_mult: additive and multiplicative rate (`--lr` and `--m_adam_lr_e` of the reference; never swap them).
     weight_decay, weight_decay_mult: decays, each times its own rate.
@@ -53,7 +53,8 @@ M_PLUS_ADAM = Rule(
         this power; 0, the default, is the paper's rule, others are an ablation of it [our reading].
     second_moment: "full", or "apollo_e" for v_e in rank `apollo_rank`, projected anew every `apollo_refresh` updates;
         `apollo_scope` "projections" (groups with that role, and groups without a role) or "all_2d".
-    tie_lr_mult: lr_mult is multiplied by lr / (lr at construction), so that one scheduler moves both.
+    tie_lr_mult: True multiplies lr_mult by lr / (lr at construction), so that one scheduler moves both; False does not;
+        None does not either, and warns if lr moves and lr_mult does not.
     """,
     step=m_plus_adam,
     states=("m", "v"),

@@ -1,4 +1,4 @@
-"""Madam: the multiplicative branch alone, which cannot leave zero (paper.md section 2)."""
+"""Madam: the multiplicative branch alone, which cannot leave zero (docs/algorithm.md, (16))."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 def madam(
     w: Tensor, g: Tensor, state: Mapping[str, Tensor], c: Constants, r: Rates, *, projection: Tensor | None = None
 ) -> tuple[Step, State]:
-    """w_new = w + w u_m - eta_m wd w.  w, g: float32 [*shape]; state: v_e of that shape, or v_r of Apollo-E."""
+    """docs/algorithm.md, (16): w + w u_m - eta_m wd w.
+
+    w, g: float32 [*shape]; state: v_e of that shape, or v_r of Apollo-E.
+    """
     u_m, new_state = relative_step(w, g, state, c, r, projection=projection)
     return Step(w.new_zeros(()), w * u_m, -r.decay * w), new_state
 
