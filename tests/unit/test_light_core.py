@@ -94,6 +94,7 @@ def light(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_weights_in_bf16_fp8_and_nvfp4_train_by_eager_and_compiled_steps(light: dict[str, Any]) -> None:
     for kind in ("eager", "compiled"):
         assert set(light[kind]) == {"bf16", "fp8_e5m2", "nvfp4"}
@@ -102,11 +103,13 @@ def test_weights_in_bf16_fp8_and_nvfp4_train_by_eager_and_compiled_steps(light: 
     assert light["graphs"] >= 3
 
 
+@pytest.mark.slow
 def test_every_public_name_is_there_and_the_import_is_lazy(light: dict[str, Any]) -> None:
     assert light["lazy"]
     assert set(light["names"]) == set(mpadam.__all__)
 
 
+@pytest.mark.slow
 def test_every_module_imports_or_names_the_extra(light: dict[str, Any]) -> None:
     """Functions of the package are in modules; those of the optimizers, formats and probes are all there."""
     failed = {name: error for name, error in light["modules"].items() if error}
@@ -118,6 +121,7 @@ def test_every_module_imports_or_names_the_extra(light: dict[str, Any]) -> None:
     assert [name for name in failed if name.startswith(core)] == []
 
 
+@pytest.mark.slow
 def test_every_command_ends_in_one_line_that_names_the_extra(light: dict[str, Any]) -> None:
     names = {path.stem.replace("_", "-") for path in Path(commands.__path__[0]).glob("*.py")} - {"--init--"}
     assert set(light["commands"]) == names
@@ -151,7 +155,7 @@ def test_extras_have_ranges_and_make_env_pins_all_that_they_lead_to() -> None:
 
 
 def test_every_package_that_the_source_imports_comes_with_an_extra() -> None:
-    """psutil is imported and was not listed: it came with snakemake."""
+    """Itself, or with one that is listed, as pyarrow with datasets."""
     homes = packages_distributions()
     known = set(closure([*PROJECT["dependencies"], *EXTRAS["pipeline"]]))
     known |= {canonicalize_name(Requirement(text).name) for text in EXTRAS["gpu"]}
