@@ -59,6 +59,18 @@ def commands(folder: str) -> dict[str, tuple[int, str]]:
     return found
 
 
+def names() -> dict[str, str]:
+    """Public name -> the error that it ends with, "" where there is none."""
+    found = {}
+    for name in mpadam.__all__:
+        try:
+            getattr(mpadam, name)
+            found[name] = ""
+        except ImportError as error:
+            found[name] = f"{type(error).__name__}: {error}"
+    return found
+
+
 def modules() -> dict[str, str]:
     """Module of the package -> the error that its import ends with, "" where there is none."""
     found = {}
@@ -104,13 +116,13 @@ def graphs() -> int:
 def main(folder: str) -> None:
     lazy = "torch" not in sys.modules
     ended = commands(folder)
-    names = {name: type(getattr(mpadam, name)).__name__ for name in mpadam.__all__}
+    public = names()
     eager = {name: losses(name, compile=False) for name in FORMATS}
     before = graphs()
     compiled = {name: losses(name, compile=True) for name in FORMATS}
     found = {
         "installed": sorted(m.name for m in pkgutil.iter_modules([str(Path(mpadam.__path__[0]).parent)])),
-        "lazy": lazy, "commands": ended, "names": names, "modules": modules(), "eager": eager, "compiled": compiled,
+        "lazy": lazy, "commands": ended, "names": public, "modules": modules(), "eager": eager, "compiled": compiled,
         "graphs": graphs() - before,
     }  # fmt: skip
     print(json.dumps(found))
