@@ -22,7 +22,7 @@ if [ -n "$compiled" ]; then
   ln -s "$packages/nvidia" "$prefix/nvidia" # torch's CUDA libraries, by a path without the version of Python
   "${pip[@]}" install --quiet --no-build-isolation --no-deps -r "$source/$compiled"
 fi
-"${pip[@]}" install --quiet --no-deps --no-build-isolation "$source"
+"${pip[@]}" install --quiet --no-index --no-build-isolation "$source[hf,pipeline]" # the pins are all that it asks for
 "${pip[@]}" check
 
 cp "$source/containers/image_caches.py" "$packages/"

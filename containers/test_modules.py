@@ -16,7 +16,10 @@ from pathlib import Path
 
 import mpadam
 
-NAMES = ("torch", "transformers", "tokenizers", "datasets", "safetensors", "pandas", "seaborn", "sympy", "networkx")
+NAMES = (
+    *("torch", "transformers", "accelerate", "tokenizers", "datasets", "safetensors", "pandas", "seaborn", "sympy"),
+    "networkx",
+)
 #: Libraries of which a process must not hold two: Transformer Engine looks for some by itself.
 CUDA = ("libcublas", "libcublasLt", "libcudart", "libcudnn", "libcurand", "libnccl", "libnvrtc")
 

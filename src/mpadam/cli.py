@@ -12,6 +12,7 @@ import textwrap
 from mpadam import __version__, commands
 from mpadam.arguments import Parser, add_command
 from mpadam.exits import EXIT_BAD_INPUT
+from mpadam.extras import MissingExtraError
 from mpadam.inherited import make_own
 
 
@@ -21,7 +22,7 @@ def main(argv: list[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     try:
         return int(args.run(args))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, MissingExtraError) as error:
         print(f"mpadam {args.command}: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import socket
 from pathlib import Path
 
@@ -114,6 +115,20 @@ def test_nothing_is_overwritten_and_nothing_half_made_is_left(tmp_path, data, mo
     assert main(["export", str(folder), str(tmp_path / "out")]) == 2
     assert "No space left" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "there"]
+
+
+def test_issue_21_files_of_a_run_and_of_its_export_have_the_permissions_that_the_umask_leaves(tmp_path, data):
+    """safetensors writes through a temporary file that only its owner may read, and model.safetensors stayed so."""
+    before = os.umask(0o027)
+    try:
+        folder = make_run(tmp_path / "run", data, steps=1)
+        assert train(folder) == 0
+        assert main(["export", str(folder), str(tmp_path / "out")]) == 0
+    finally:
+        os.umask(before)
+    modes = {path: path.stat().st_mode & 0o777 for part in (folder, tmp_path / "out") for path in part.rglob("*")}
+    assert {path.name for path in modes} > {"model.safetensors", "tokenizer.json", "summary.json", "state.pt"}
+    assert {path: oct(mode) for path, mode in modes.items() if mode != (0o750 if path.is_dir() else 0o640)} == {}
 
 
 def test_another_tokenizer_is_noticed(tmp_path, data, capsys):

@@ -16,7 +16,19 @@ PACKAGE = Path(__file__).parents[2] / "src" / "mpadam"
 #: below `study`, since a study names optimizers and an optimizer in somebody's own training loop knows no study; `plan`
 #: is below `training`, which reports its speed by the same FLOPs.
 ROOMS = (
-    *("presence", "atomic", "canonical", "stored", "exits", "durations", "quartiles", "llama", "inherited", "source"),
+    *(
+        "presence",
+        "atomic",
+        "canonical",
+        "stored",
+        "exits",
+        "extras",
+        "durations",
+        "quartiles",
+        "llama",
+        "inherited",
+        "source",
+    ),
     "imports",
     *("remembered", "machine", "compiler", "cards"),
     *("numerics", "optim", "study", "plan", "model", "data", "probes", "training", "status", "workflow"),

@@ -2,3 +2,7 @@
 
 mpadam claims --config config.yaml --config studies/smoke.yaml --results results
 """
+
+from mpadam.extras import require
+
+require("pipeline")

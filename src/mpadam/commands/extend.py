@@ -4,14 +4,18 @@ r"""`mpadam extend`: train further trials of a tuning while its best one has no 
       --searched '{"trials": [{"lr": 0.001}, {"lr": 0.003}], "extend": 2}' --out extension.yaml
 """
 
+from __future__ import annotations
+
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpadam.arguments import Namespace, argument
 from mpadam.commands.train import check_minutes, in_ranks, train_one
-from mpadam.training.ranks import Ranks
-from mpadam.training.stopping import Stopper
+
+if TYPE_CHECKING:
+    from mpadam.training.ranks import Ranks
+    from mpadam.training.stopping import Stopper
 
 
 class _NotDoneError(Exception):

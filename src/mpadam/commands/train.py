@@ -3,15 +3,20 @@
 mpadam train --run-dir results/smoke/runs/200k/1x/bf16-bf16/m-plus-adam/seed0
 """
 
+from __future__ import annotations
+
 import errno
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mpadam.arguments import Namespace, argument
 from mpadam.exits import EXIT_BAD_INPUT, EXIT_REFUSED, EXIT_STOPPED
-from mpadam.training.ranks import Ranks, joined
-from mpadam.training.stopping import EndedAtOnceError, Stopper
+
+if TYPE_CHECKING:
+    from mpadam.training.ranks import Ranks
+    from mpadam.training.stopping import Stopper
 
 FULL_DISK = {
     errno.ENOSPC: "make room",
@@ -59,6 +64,9 @@ def check_minutes(minutes: float | None) -> None:
 
 def in_ranks(args: Namespace, work: Callable[[Stopper, Ranks], int]) -> int:
     """Do `work`, which trains, on this process or those that torchrun has started; returns its exit code."""
+    from mpadam.training.ranks import joined
+    from mpadam.training.stopping import EndedAtOnceError, Stopper
+
     try:
         with Stopper(args.stop_after_minutes) as stop, joined() as ranks:
             return work(stop, ranks)

@@ -10,3 +10,7 @@ overview         Figure 2: the two branches and the write-back, as a diagram
 
 mpadam diagnose matrix-fitting --out results/smoke
 """
+
+from mpadam.extras import require
+
+require("pipeline")

@@ -6,3 +6,7 @@ kit         what they share: tables, pictures, panels, legends, words
 
 mpadam exhibit figure3 --folder results/smoke/paper
 """
+
+from mpadam.extras import require
+
+require("pipeline")

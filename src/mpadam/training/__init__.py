@@ -1,1 +1,5 @@
 """Training of one run folder: loop, evaluation, checkpoints, records. `mpadam train --run-dir D` is the way in."""
+
+from mpadam.extras import require
+
+require("pipeline")

@@ -11,6 +11,7 @@ Evaluated by the run's own attention and kernels they give its validation loss t
 bf16; a run that was evaluated in FP8 (`fp8_eval`) gives its bf16 loss.
 """
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -89,3 +90,5 @@ def _save_model(spec: RunSpec, weights: dict[str, Any], tokenizer: TextTokenizer
         config.eos_token_id, config.pad_token_id = tokenizer.eos_id, tokenizer.pad_id
     model.config.dtype = model.dtype
     model.save_pretrained(out)
+    for path in out.iterdir():
+        shutil.copymode(out / "config.json", path)  # safetensors lets only the owner read what it writes
