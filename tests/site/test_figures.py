@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mpadam.cli import main
+from mpadam.stored import sha256
 from mpadam.study.grid import run_keys
 from tests.site.browser import CHROMIUM, Browser, Page
 from tests.unit.analysis_fakes import FakeStudy, fake_study
@@ -30,7 +31,7 @@ def loss(step: int, seed: int) -> float:
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One model at two budgets in two regimes; a run is missing; two figures of one title, as of two regimes."""
-    study = fake_study(tmp_path_factory.mktemp("site"), grids=[{"name": "one", "models": ["tiny"]}])
+    study = fake_study(tmp_path_factory.mktemp("site") / "results", grids=[{"name": "one", "models": ["tiny"]}])
     for key in run_keys(study.config):
         train(study, key)
     study.remove(**LOST)
@@ -49,8 +50,10 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def train(study: FakeStudy, key: Any) -> None:
     """Give a run losses of its own, and two validations."""
     lines = [{"step": step, "loss": loss(step, key.seed)} for step in range(10, 51, 10)]
-    (study.paths.run(key) / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    study.edit_summary({"validation": [{"step": 25, "loss": 5.9}, {"step": 50, "loss": 5.7}]}, **vars(key))
+    metrics = study.paths.run(key) / "metrics.jsonl"
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    validation = [{"step": 25, "loss": 5.9}, {"step": 50, "loss": 5.7}]
+    study.edit_summary({"validation": validation, "metrics_sha256": sha256(metrics)}, **vars(key))
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +134,7 @@ def test_the_pointer_and_the_arrow_keys_tell_run_and_value(page: Page) -> None:
 def test_toggles_hide_an_optimizer_and_the_arrow_keys_pass_over_it(page: Page) -> None:
     choose(page, "Loss curves", "tiny 1x bf16-bf16")
     page.evaluate(f"document.querySelectorAll('{PANEL} input')[0].click()")
-    shown = f"[...document.querySelectorAll('{PANEL} .plot a')].filter(a => a.checkVisibility()).length"
+    shown = f"[...document.querySelectorAll('{PANEL} .plot a')].filter(a => a.getClientRects().length).length"
     assert page.evaluate(shown) == 2
     press(page, "ArrowDown", "ArrowDown")
     assert told(page).startswith("M+Adam, seed 1")
@@ -147,5 +150,5 @@ def test_without_scripts_every_panel_is_there_with_its_links_and_no_control(page
 
 def test_paper_has_the_curves_and_no_choice(page: Page) -> None:
     page.call("Emulation.setEmulatedMedia", media="print")
-    seen = "['.chooser', '#curves .plot'].map(s => document.querySelector(s).checkVisibility())"
+    seen = "['.chooser', '#curves .plot'].map(s => document.querySelector(s).getClientRects().length > 0)"
     assert page.evaluate(seen) == [False, True]

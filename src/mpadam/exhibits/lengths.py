@@ -78,13 +78,10 @@ def lengths(study: Collected) -> pd.DataFrame:
             key = CellKey(model, budget, regime, BASELINE)
             if key in found:
                 about = {"shape": shape, **vars(key), "updates": study.updates(model, budget)}
-                rows.append({**about, **_gap(study, found, tuned, key), **_rate(study, tuned.get(_tuning(key)))})
+                rate = _rate(study, tuned.get(TuningKey(model, regime, BASELINE)))
+                rows.append({**about, **_gap(study, found, tuned, key), **rate})
     frame = pd.DataFrame(rows, columns=[*_COLUMNS, *_RATES])
     return frame.merge(_lost(adamw), on=_KEYS, how="left") if rows else frame.assign(lost=None, intended=None)
-
-
-def _tuning(key: CellKey) -> TuningKey:
-    return TuningKey(key.model, key.regime, key.optimizer)
 
 
 def _gap(study: Collected, found: Mapping[CellKey, Cell], tuned: Tunings, key: CellKey) -> dict[str, Any]:
@@ -100,8 +97,16 @@ def _gap(study: Collected, found: Mapping[CellKey, Cell], tuned: Tunings, key: C
     if shared:
         paired = estimate([math.log(here.completed[seed] / there.completed[seed]) for seed in shared])
         return {"source": "runs", "n": paired.n, **_percent(gap=paired.mean, low=paired.low, high=paired.high)}
-    losses = [min(map(trial_loss, t.trials)) for t in map(tuned.get, map(_tuning, (reference, key))) if t]
-    return {"source": "trials", "n": 1, **_percent(gap=losses[1] - losses[0])} if len(losses) == 2 else {}
+    trials = [tuned.get(TuningKey(key.model, regime, BASELINE)) for regime in (reference.regime, key.regime)]
+    losses = [min(map(trial_loss, tuning.trials)) for tuning in trials if tuning is not None]
+    if len(losses) < 2 or key.budget != study.config.tuning.budget:
+        return {}
+    return {
+        "source": "trials",
+        "n": 1,
+        "updates": _trial_updates(study, key.model),
+        **_percent(gap=losses[1] - losses[0]),
+    }
 
 
 def _percent(**logs: float | None) -> dict[str, float | None]:
@@ -112,8 +117,12 @@ def _rate(study: Collected, tuning: Tuning | None) -> dict[str, Any]:
     """The chosen rate, and the length of the trials that it was chosen on."""
     if tuning is None:
         return {}
-    updates = round(study.updates(tuning.key.model, study.config.tuning.budget) * study.config.tuning.steps_fraction)
+    updates = _trial_updates(study, tuning.key.model)
     return dict(zip(_RATES, (updates, tuning.selected["lr"], tuning.bracketed["lr"]), strict=True))
+
+
+def _trial_updates(study: Collected, model: str) -> int:
+    return max(1, round(study.updates(model, study.config.tuning.budget) * study.config.tuning.steps_fraction))
 
 
 def _lost(adamw: Collected) -> pd.DataFrame:

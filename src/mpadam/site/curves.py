@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
@@ -49,7 +50,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Panel:
-    """name: its regime, after model and budget where there are several. across, up: labels of the axes by their place."""
+    """name: its regime, after model and budget where there are several. across, up: place on an axis -> label."""
 
     name: str
     anchor: str
@@ -109,7 +110,7 @@ def _panel(name: str, shown: Sequence[tuple[RunRow, Points]], steps: int, scale:
     def path(points: Points, join: str) -> str:
         """The points in the panel's units, each relative to the one before, which is shorter."""
         at = [(round(WIDTH * x / steps), round(HEIGHT * (high - y) / (high - low))) for x, y in points]
-        moves = [f"{x - u} {y - v}" for (u, v), (x, y) in zip([(0, 0), *at[:-1]], at, strict=True)]
+        moves = [f"{x - u} {y - v}" for (u, v), (x, y) in pairwise([(0, 0), *at])]
         return f"M{join.join(moves)}" if moves else ""
 
     styles = optimizer_styles(row.key.optimizer for row, _ in shown if not is_level(row.key.optimizer))
