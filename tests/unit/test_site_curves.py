@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mpadam.site.curves import LEVELS, POINTS, WINDOW, loss_panels, training_losses
+from mpadam.site.curves import HEIGHT, LEVELS, POINTS, WINDOW, loss_panels, training_losses
 from mpadam.site.rows import RunRow
 from mpadam.site.templating import environment
 from mpadam.study.grid import RunKey
@@ -25,9 +25,9 @@ def row(
     folder: Path, optimizer: str = "adamw", seed: int = 0, regime: str = "bf16-bf16", status: str = "completed"
 ) -> RunRow:
     key = RunKey("tiny", 1, regime, optimizer, seed)
-    about = dict.fromkeys(("perplexity", "loss", "steps", "seconds", "note", "hash"), "")
+    about = dict.fromkeys(("perplexity", "loss", "steps", "seconds", "note"), "")
     page = f"pages/tiny/1x/{regime}/{optimizer}.html"
-    return RunRow(key=key, cell="", folder=folder, page=page, optimizer=optimizer, status=status, **about)
+    return RunRow(key=key, cell="", folder=folder, page=page, optimizer=optimizer, status=status, hash="h", **about)
 
 
 def test_a_short_file_has_a_point_for_every_line(tmp_path: Path) -> None:
@@ -73,6 +73,18 @@ def test_panels_have_their_regimes_and_a_key_with_levels_as_one_entry(tmp_path: 
     assert (reference.low, reference.high, reference.steps) == (coarse.low, coarse.high, coarse.steps)
     assert coarse.low <= 4.0
     assert coarse.high >= 5.0
+
+
+def test_validations_are_dots_within_the_scale_and_those_of_another_run_are_not(tmp_path: Path) -> None:
+    entries = [{"step": 2, "loss": 2.0}, {"step": 3, "loss": None}, {"step": 3, "loss": 1.0}]
+    for name in ("h", "other"):
+        metrics(tmp_path / name / "metrics.jsonl", [6.0, 5.0, 4.0])
+        (tmp_path / name / "summary.json").write_text(json.dumps({"hash": name, "validation": entries}))
+    [panel] = loss_panels([row(tmp_path / "h"), row(tmp_path / "other", seed=1)])
+    marks = [marks for _, _, marks in panel.lines[0].curves]
+    assert panel.low <= 1.0
+    y = [round(HEIGHT * (panel.high - loss) / (panel.high - panel.low)) for loss in (2.0, 1.0)]
+    assert marks == [f"M667 {y[0]}h0m333 {y[1] - y[0]}", ""]
 
 
 def test_the_page_of_300_runs_stays_small(tmp_path: Path) -> None:

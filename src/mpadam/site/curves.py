@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 
 from mpadam.analysis.entries import is_level
-from mpadam.analysis.style import GREY, optimizer_styles, regime_styles
+from mpadam.analysis.style import GREY, OptimizerStyle, optimizer_styles, regime_styles
 from mpadam.presence import is_there
 from mpadam.site.records import point
 from mpadam.site.rows import RunRow
@@ -30,22 +30,26 @@ Points = list[tuple[int, float]]
 
 
 @dataclass(frozen=True)
-class Curve:
-    """A run. line: path of its training losses. marks: of its validations, empty where it has none."""
-
+class Run:
     row: RunRow
-    line: str
-    marks: str
+    training: Points
+    validation: Points
+
+    @property
+    def entry(self) -> str:
+        """Of the key: its optimizer, or that it is one of the levels of ablations."""
+        return LEVELS if is_level(self.row.key.optimizer) else self.row.key.optimizer
 
 
 @dataclass(frozen=True)
 class Lines:
-    """What the key has an entry for: an optimizer, its seeds together; or all levels of ablations."""
+    """What the key has an entry for, its seeds together. curves: of each run, with the paths of its training losses
+    and of its validations, empty where it has none."""
 
     label: str
     colour: str
     dash: str
-    curves: list[Curve]
+    curves: list[tuple[RunRow, str, str]]
 
 
 @dataclass(frozen=True)
@@ -64,16 +68,17 @@ class Panel:
 
 def loss_panels(rows: Sequence[RunRow]) -> list[Panel]:
     """The panels of all runs that have logged a loss. Those of one model and budget share their scales."""
-    trained = [(row, points) for row in rows if (points := training_losses(RunFolder(row.folder).metrics))]
-    places = list(dict.fromkeys((row.key.model, row.key.budget) for row, _ in trained))
+    runs = [Run(row, training_losses(RunFolder(row.folder).metrics), _validations(row)) for row in rows]
+    trained: dict[tuple[str, int], list[Run]] = {}
+    for run in runs:
+        if run.training:
+            trained.setdefault((run.row.key.model, run.row.key.budget), []).append(run)
     panels = []
-    for place in places:
-        own = [(row, points) for row, points in trained if (row.key.model, row.key.budget) == place]
-        steps, scale = _scales([points for _, points in own])
-        for regime in regime_styles(row.key.regime for row, _ in own):
-            shown = [(row, points) for row, points in own if row.key.regime == regime]
-            name = f"{place[0]} {place[1]}x {regime}" if len(places) > 1 else regime
-            panels.append(_panel(name, shown, steps, scale))
+    for (model, budget), own in trained.items():
+        steps, scale = _scales(own)
+        for regime in regime_styles(run.row.key.regime for run in own):
+            name = f"{model} {budget}x {regime}" if len(trained) > 1 else regime
+            panels.append(_panel(name, [run for run in own if run.row.key.regime == regime], steps, scale))
     return panels
 
 
@@ -96,15 +101,15 @@ def training_losses(metrics: Path) -> Points:
     return found
 
 
-def _scales(curves: Sequence[Points]) -> tuple[int, list[float]]:
+def _scales(runs: Sequence[Run]) -> tuple[int, list[float]]:
     """The last step, and round losses that enclose the lowest, and the highest after a tenth of the training."""
-    steps = max(points[-1][0] for points in curves)
-    late = max((loss for points in curves for step, loss in points if step > steps / 10), default=0.0)
-    first = max(points[0][1] for points in curves)
-    return steps, ticks(min(loss for points in curves for _, loss in points), min(late, first))
+    points = [point for run in runs for point in (*run.training, *run.validation)]
+    steps, first = max(step for step, _ in points), max(run.training[0][1] for run in runs)
+    late = max((loss for step, loss in points if step > steps / 10), default=first)
+    return steps, ticks(min(loss for _, loss in points), min(late, first))
 
 
-def _panel(name: str, shown: Sequence[tuple[RunRow, Points]], steps: int, scale: Sequence[float]) -> Panel:
+def _panel(name: str, runs: Sequence[Run], steps: int, scale: Sequence[float]) -> Panel:
     low, high = scale[0], scale[-1]
 
     def path(points: Points, join: str) -> str:
@@ -113,17 +118,14 @@ def _panel(name: str, shown: Sequence[tuple[RunRow, Points]], steps: int, scale:
         moves = [f"{x - u} {y - v}" for (u, v), (x, y) in pairwise([(0, 0), *at])]
         return f"M{join.join(moves)}" if moves else ""
 
-    styles = optimizer_styles(row.key.optimizer for row, _ in shown if not is_level(row.key.optimizer))
+    levels = {LEVELS: OptimizerStyle(LEVELS, GREY, "")}
+    looks = {**optimizer_styles(run.entry for run in runs if run.entry != LEVELS), **levels}
     lines: list[Lines] = []
-    for entry in (*styles, LEVELS):
-        own = [
-            pair for pair in shown if (LEVELS if is_level(pair[0].key.optimizer) else pair[0].key.optimizer) == entry
-        ]
-        label, colour = (entry, GREY) if entry == LEVELS else (styles[entry].label, styles[entry].colour)
-        dash = _DASHES[sum(other.colour == colour for other in lines) % len(_DASHES)]
-        curves = [Curve(row, path(points, "l"), path(_validations(row), "h0m")) for row, points in own]
-        if curves:
-            lines.append(Lines(label, colour, dash, curves))
+    for entry, look in looks.items():
+        dash = _DASHES[sum(other.colour == look.colour for other in lines) % len(_DASHES)]
+        own = [(run.row, path(run.training, "l"), path(run.validation, "h0m")) for run in runs if run.entry == entry]
+        if own:
+            lines.append(Lines(look.label, look.colour, dash, own))
     across = {round(WIDTH * x / steps): f"{x:,.0f}" for x in ticks(0.0, steps) if x <= steps}
     up = {round(HEIGHT * (high - y) / (high - low)): f"{y:g}" for y in scale}
     return Panel(name, f"curves-{name.replace(' ', '-')}", steps, low, high, across, up, lines)
@@ -133,4 +135,5 @@ def _validations(row: RunRow) -> Points:
     """(step, loss) of its validations, if its summary is the one that the row is of."""
     summary = read_json(RunFolder(row.folder).summary) or {}
     entries = summary.get("validation") or [] if summary.get("hash") == row.hash else []
-    return [(entry["step"], entry["loss"]) for entry in entries if math.isfinite(entry["loss"])]
+    known = (entry for entry in entries if isinstance(entry["loss"], float) and math.isfinite(entry["loss"]))
+    return [(entry["step"], entry["loss"]) for entry in known]

@@ -59,7 +59,7 @@
     curves.forEach(({ link }) => { link.tabIndex = -1; });
     surface.setAttribute("tabindex", "0");
     surface.setAttribute("aria-description", "Left and right change the update, up and down the run, Enter opens it.");
-    let at = null;
+    let [at, tapped] = [null, null];
 
     card.querySelectorAll("[data-key]:is(li)").forEach((entry) => {
       const box = document.createElement("input");
@@ -80,8 +80,14 @@
     plot.addEventListener("pointerleave", leave);
     surface.addEventListener("blur", leave);
     plot.addEventListener("click", (event) => {
-      const near = event.target.closest("a") ? null : nearest(event);
-      if (near) location.assign(near[0].link.getAttribute("href"));
+      const near = nearest(event);
+      if (!near) return;
+      const first = event.pointerType === "touch" && tapped !== near[0]; // a finger cannot hover
+      tapped = near[0];
+      if (first) {
+        event.preventDefault();
+        mark(...near);
+      } else if (!event.target.closest("a")) location.assign(near[0].link.getAttribute("href"));
     });
     surface.addEventListener("keydown", (event) => {
       const [across, along] = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key] || [0, 0];
