@@ -25,12 +25,19 @@
     label.append(`${title}: `);
     bar.append(label, select);
     members[0].part.before(bar);
-    const show = () => members.forEach(({ part }, index) => { part.hidden = index !== select.selectedIndex; });
+    const show = () => {
+      const open = members.some(({ part }) => part.open); // of parts that fold, the chosen one is as the last one was
+      members.forEach(({ part }, index) => {
+        part.hidden = index !== select.selectedIndex;
+        if ("open" in part) part.open = open && !part.hidden;
+      });
+    };
     const follow = () => {
       const id = decodeURIComponent(location.hash.slice(1));
       const wanted = members.findIndex(({ part }) => id && (part.id === id || part.querySelector(`#${CSS.escape(id)}`)));
       if (wanted < 0) return;
       select.selectedIndex = wanted;
+      if ("open" in members[wanted].part) members[wanted].part.open = true;
       show();
       document.getElementById(id).scrollIntoView();
     };
