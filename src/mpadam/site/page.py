@@ -36,10 +36,10 @@ def render_page(collected: Collected, rows: list[RunRow]) -> str:
             small=below_paper_scale(collected),
             claims=read_claims(output, collected.digest),
             pieces=pieces,
-            curves=loss_panels(rows),
             contents=contents(pieces),
             paper=beside_the_paper(collected),
             cells=by_cell(rows),
+            curves=loss_panels(rows),
             tunings=tuning_links(collected, rows),
             lost=[row for row in rows if row.status != "completed"],
             above_unigram=[
