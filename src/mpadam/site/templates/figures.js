@@ -39,7 +39,7 @@
       select.selectedIndex = wanted;
       if ("open" in members[wanted].part) members[wanted].part.open = true;
       show();
-      document.getElementById(id).scrollIntoView();
+      (members[wanted].part.id === id ? bar : document.getElementById(id)).scrollIntoView();
     };
     select.addEventListener("change", show);
     window.addEventListener("hashchange", follow);
