@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -140,6 +141,17 @@ def test_all_text_of_a_figure_has_one_size_and_all_figures_one_width(study: Fake
     words = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
     assert {text.get_fontsize() for text in words} == {TEXT}
     assert figure.get_figwidth() == WIDTH
+
+
+def test_the_record_of_a_figure_has_its_size_in_css_pixels(study: FakeStudy, tmp_path: Path) -> None:
+    """Issue 21 A: shown at its own size, a figure's text of 9 points is 12 pixels high, as in every other figure."""
+    picture = draw(study)
+    write_picture(picture, tmp_path)
+    record = json.loads((tmp_path / "figure4.json").read_text())
+    points = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', (tmp_path / "figure4.svg").read_text())
+    assert points is not None
+    assert [record["width"], record["height"]] == pytest.approx([float(n) * 4 / 3 for n in points.groups()], abs=1)
+    assert record["width"] == WIDTH * 96
 
 
 def test_n_is_the_range_of_the_cells(study: FakeStudy) -> None:

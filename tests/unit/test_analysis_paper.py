@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from analysis_fakes import FakeStudy, perplexity
+from analysis_fakes import FakeStudy, fake_study, perplexity, study_content
 from analysis_paper_fakes import FORMS, LEVELS, MAIN, PLACE, WRITE_BACKS, collected, paper_study
 from exhibits_made import maker
 
@@ -254,6 +254,7 @@ def test_our_figure_4_splits_by_masters_with_the_reference_in_each(study: FakeSt
     assert titles == [f"{m}, {masters} weights" for masters in ("bf16", "fp8", "nvfp4") for m in ("tiny", "small")]
     lines = [line for line in picture.figure.axes[4].get_lines() if line.get_marker() == "o" and len(line.get_xdata())]
     assert len(lines) == 2, "AdamW in nvfp4-fp8 and in fp32-fp8"
+    assert "AdamW with fp32 weights and the same compute is in each of them" in picture.caption
     assert shown(picture) >= {("nvfp4-fp8", "adamw"), ("fp32-bf16", "adamw")}
 
 
@@ -284,6 +285,22 @@ def test_figure_6_shows_the_trials_adamw_above_and_m_plus_adam_below(study: Fake
     assert above.get_ylim() == below.get_ylim()
     assert picture.data is not None
     assert len(picture.data) == 12
+
+
+def test_the_ticks_of_figure_6_do_not_overlap_in_narrow_panels_of_many_rates(tmp_path: Path) -> None:
+    """Issue 21 A: one tick per rate, or per second or third one, each with room for its label."""
+    rates = [1e-5 * 2**k for k in range(18)]
+    search = {"adamw": {"search": {"lr": rates}}, "m-plus-adam": {"search": {"lr": rates, "lr_mult": [4e-3]}}}
+    models = {name: study_content()["models"]["tiny"] | {"steps_1x": 50 + k} for k, name in enumerate("abc")}
+    grid = {"name": "one", "budgets": [1], "regimes": ["bf16-bf16"], "seeds": [0]}
+    tuning = {"mode": "search", "trials": 18}
+    study = fake_study(tmp_path / "results", models=models, optimizers=search, tuning=tuning, grids=[grid])
+    figure = figure6(collected(study)).figure
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+        assert len(boxes) == 9
+        assert not any(box.overlaps(other) for box, other in pairwise(boxes))
 
 
 def test_T6_diverged_trials_are_crosses_and_missing_tunings_say_so(study: FakeStudy) -> None:

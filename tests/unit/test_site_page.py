@@ -44,7 +44,7 @@ def test_every_link_is_relative_and_leads_somewhere(study: FakeStudy) -> None:
     study.remove(**{**RUN, "seed": 0})
     page = build_all(study)
     to_pages = sum(link.startswith("pages/") and "#seed" in link for link in page.links)
-    assert to_pages == 16 + 14 + 2  # details, perplexities, lost runs
+    assert to_pages == 16 + 14 + 2 + 15  # details, perplexities, lost runs, loss curves
     pages = pages_from(study.paths.root / "index.html")
     assert len(pages) == 1 + 8
     check_links(pages)

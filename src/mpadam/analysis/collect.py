@@ -74,6 +74,15 @@ class Collected:
         """Runs of that status."""
         return int((self.runs["status"] == status).sum())
 
+    def updates(self, model: str, budget: int) -> int:
+        """Of a run of the model at that budget."""
+        config, given = self.config, self.config.tokenizer.vocab_size or 0
+        return config.models[model].steps(
+            budget,
+            vocab_size=self.manifest["vocab_size"] if self.manifest else given,
+            positions_per_step=config.training.global_batch_size * config.data.sequence_length,
+        )
+
     @property
     def unigram_entropy(self) -> float | None:
         """Nats a token of the validation text when nothing but the frequency of its tokens is known: a yardstick."""

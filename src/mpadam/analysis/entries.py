@@ -52,6 +52,13 @@ def is_form(config: StudyConfig, entry: str) -> bool:
     return alike and name != method and not is_level(entry)
 
 
+def fp32_regime(config: StudyConfig, regime: str) -> str:
+    """The regime with fp32 weights and the same compute, its reference; empty where the study has none."""
+    compute = config.regimes[regime].compute
+    alike = (name for name, other in config.regimes.items() if (other.masters, other.compute) == ("fp32", compute))
+    return next(alike, "")
+
+
 def with_runs(collected: Collected, keep: Callable[[str, str], bool]) -> Collected:
     """The study with the runs alone for which `keep(regime, optimizer)` holds."""
     pairs = zip(collected.runs["regime"], collected.runs["optimizer"], strict=True)

@@ -17,7 +17,7 @@ VERMILLION, ORANGE, PURPLE = "#D55E00", "#E69F00", "#CC79A7"
 
 Dash = str | tuple[float, tuple[float, ...]]
 
-_COLOURS = (GREEN, PURPLE, ORANGE, SKY, BLACK, BLUE, VERMILLION, GREY)
+COLOURS = (GREEN, PURPLE, ORANGE, SKY, BLACK, BLUE, VERMILLION, GREY)
 _SPARE_DASHES: tuple[Dash, ...] = ((0, (2, 2)), (0, (5, 1)), (0, (2, 1, 1, 1)), (0, (9, 3)))
 
 
@@ -87,7 +87,7 @@ def optimizer_styles(entries: Iterable[str]) -> dict[str, OptimizerStyle]:
     wanted = list(dict.fromkeys(entries))
     styles = {name: style for name, style in OPTIMIZERS.items() if name in wanted}
     taken = {(style.marker, style.colour) for style in OPTIMIZERS.values()}
-    spare = cycle(look for look in product("dH8o^sDvp", _COLOURS) if look not in taken)
+    spare = cycle(look for look in product("dH8o^sDvp", COLOURS) if look not in taken)
     for name in wanted:
         if name not in styles:
             marker, colour = next(spare)

@@ -19,7 +19,7 @@ TITLE = "Descent along training"
 NEEDS = "looks"
 
 COLUMNS = 4
-HEIGHTS = (1.7, 1.15)  # inches: of a panel of cosines, and of the one of the loss below it
+HEIGHTS = (1.4, 0.8)  # inches: of a panel of cosines, and of the one of the loss below it
 INTERVALS = 10  # of a run, within which looks are averaged
 #: branch -> dash: z as log2(1 + u_m) has the same cosine
 BRANCHES: dict[str, Dash] = {"additive": "-", "ln": (0, (2, 1.2))}
@@ -59,7 +59,8 @@ def make(source: Source) -> Picture:
         _lines(above, own[own["quantity"] == "cosine"], optimizers)
         _lines(below, own[own["quantity"] == "loss_fell"], optimizers)
         above.set(title=style.label, xticklabels=[], ylabel="" if inside else "cosine")
-        below.set(xlabel="share of training", ylabel="" if inside else "loss fell")
+        lowest = place + COLUMNS >= len(regimes)
+        below.set(xlabel="share of training" if lowest else "", ylabel="" if inside else "loss fell")
         for axes in (above, below):
             axes.tick_params(labelleft=not inside)
     if not regimes:

@@ -29,9 +29,16 @@ def make(source: Source) -> Picture:
     study = source.collected
     found = cells(main_entries(study).runs)
     shown = by_model(study, found)
-    if any(len(panel.lines) > MOST_LINES for panel in shown):
+    crowded = any(len(panel.lines) > MOST_LINES for panel in shown)
+    if crowded:
         shown = _by_masters(study, found)
-    return perplexity_picture(NAME, TITLE, shown)
+    return perplexity_picture(NAME, TITLE, shown, about=_ABOUT if crowded else "")
+
+
+_ABOUT = (
+    "A panel for each way to keep weights; AdamW with fp32 weights and the same compute is in each of them, as the "
+    "reference: the distance to it is what coarse storage costs. "
+)
 
 
 def _by_masters(study: Collected, found: Sequence[Cell]) -> list[Panel]:

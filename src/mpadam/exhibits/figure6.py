@@ -14,6 +14,7 @@ import seaborn.objects as so
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import NullLocator
 
 from mpadam.analysis.cells import BASELINE
 from mpadam.analysis.collect import Collected
@@ -33,7 +34,7 @@ CHECKED = {"figures/figure6.csv": ("val_loss", "lr", "lr_mult")}
 
 REGIME = "bf16-bf16"
 HEIGHTS, MOST_IN_A_ROW = (2.3, 3.1), 3  # inches; columns of one row of panels
-MOST_LABELS = 14  # of bars that have room for the rates of each
+MOST_LABELS = 14  # of rates that a panel has room for
 _COLUMNS = ["model", "optimizer", "lr", "lr_mult", "val_loss", "chosen"]
 
 
@@ -100,7 +101,8 @@ def _points(axes: Axes, shown: pd.DataFrame) -> None:
     kit.crosses(axes, shown.loc[shown["val_loss"].isna(), "lr"].tolist(), style.colour)
     rates = sorted(set(shown["lr"]))
     axes.set(xscale="log", xlim=(rates[0] / 1.5, rates[-1] * 1.5), xlabel=f"additive rate {SYMBOLS['lr']}")
-    kit.fixed_ticks(axes, rates, map(number_text, rates), rotation=45)
+    _name_rates(axes, rates, rates)
+    axes.xaxis.set_minor_locator(NullLocator())
 
 
 def _bars(axes: Axes, shown: pd.DataFrame) -> None:
@@ -119,11 +121,15 @@ def _bars(axes: Axes, shown: pd.DataFrame) -> None:
     above = axes.secondary_xaxis("top")
     above.set_xlabel(f"multiplicative rate {SYMBOLS['lr_mult']}")
     for one, rate in ((axes, "lr"), (above, "lr_mult")):
-        every = -(-len(shown) // MOST_LABELS)
-        places = list(range(0, len(shown), every))
-        labels = [number_text(r) if pd.notna(r) else "fixed" for r in shown[rate].iloc[places]]
-        one.set_xticks(places, labels, rotation=90)
-        one.tick_params(axis="x", length=2)
+        _name_rates(one, shown.index.tolist(), shown[rate].tolist())
+
+
+def _name_rates(axes: Any, places: Sequence[float], rates: Sequence[float]) -> None:
+    """Rates at their places, upright; of many every second, or third."""
+    every = -(-len(places) // MOST_LABELS)
+    labels = [number_text(rate) if pd.notna(rate) else "fixed" for rate in rates]
+    axes.set_xticks(list(places)[::every], labels[::every], rotation=90)
+    axes.tick_params(axis="x", length=2)
 
 
 _CHOSEN: dict[str, Any] = {"edgecolor": "black", "linewidth": 1.4, "hatch": "///"}

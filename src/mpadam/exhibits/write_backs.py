@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mpadam.analysis.cells import BASELINE, Cell, CellKey, cells, cells_frame
-from mpadam.analysis.entries import METHOD, feeds_back, has_write_back, is_level
+from mpadam.analysis.entries import METHOD, feeds_back, fp32_regime, has_write_back, is_level
 from mpadam.analysis.style import OPTIMIZERS, optimizer_styles, regime_styles
 from mpadam.analysis.texts import between_text, perplexity_text
 from mpadam.exhibits.kit.table import Entry, Table, entries
@@ -37,7 +37,7 @@ def make(source: Source) -> Table:
     rows = []
     for model, budget, regime in places:
         own = {entry: by_key.get(CellKey(model, budget, regime, entry)) for entry in styles}
-        reference = by_key.get(CellKey(model, budget, _reference(config, regime), BASELINE))
+        reference = by_key.get(CellKey(model, budget, fp32_regime(config, regime), BASELINE))
         method = own.get(METHOD)
         gains = [between_text(own[rival], method) for rival in rivals]
         values = [_entry(cell) for cell in (reference, *own.values())]
@@ -86,13 +86,6 @@ def _places(config: StudyConfig, shown: list[Cell]) -> list[Place]:
 
 def _place(key: CellKey) -> Place:
     return key.model, key.budget, key.regime
-
-
-def _reference(config: StudyConfig, regime: str) -> str:
-    """The regime with fp32 weights and the same compute; empty where the study has none."""
-    compute = config.regimes[regime].compute
-    alike = (name for name, other in config.regimes.items() if (other.masters, other.compute) == ("fp32", compute))
-    return next(alike, "")
 
 
 def _entry(cell: Cell | None) -> Entry:

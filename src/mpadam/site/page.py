@@ -10,6 +10,7 @@ from mpadam.analysis.collect import STATUSES, Collected
 from mpadam.claims.reported import below_paper_scale
 from mpadam.presence import is_there
 from mpadam.site.claims import read_claims
+from mpadam.site.curves import loss_panels
 from mpadam.site.facts import facts, model_facts
 from mpadam.site.paper import beside_the_paper
 from mpadam.site.pieces import Download, contents, link, read_pieces
@@ -38,6 +39,7 @@ def render_page(collected: Collected, rows: list[RunRow]) -> str:
             contents=contents(pieces),
             paper=beside_the_paper(collected),
             cells=by_cell(rows),
+            curves=loss_panels(rows),
             tunings=tuning_links(collected, rows),
             lost=[row for row in rows if row.status != "completed"],
             above_unigram=[

@@ -75,10 +75,11 @@ def first_and_last(folder: RunFolder) -> list[tuple[int, float]]:
     with folder.metrics.open(encoding="utf-8", errors="replace") as file:
         first = file.readline()
     lines = (first, *last_lines(folder.metrics, window=_END)[-1:])
-    return [point for line in lines if (point := _point(line)) is not None]
+    return [found for line in lines if (found := point(line)) is not None]
 
 
-def _point(line: str) -> tuple[int, float] | None:
+def point(line: str) -> tuple[int, float] | None:
+    """(step, training loss) of a line of metrics; None where it has none that is finite."""
     try:
         record = json.loads(line)
         step, loss = int(record["step"]), float(record["loss"])

@@ -60,7 +60,7 @@ def loss_svg(train: Sequence[Point], validation: Sequence[Point], *, title: str)
     validation = [p for p in validation if math.isfinite(p[1])]
     points = [*train, *validation] or [(0.0, 0.0)]
     x_end = max(1.0, *(x for x, _ in points))
-    y_ticks = _ticks(min(y for _, y in points), max(y for _, y in points))
+    y_ticks = ticks(min(y for _, y in points), max(y for _, y in points))
     low, high = y_ticks[0], y_ticks[-1]
 
     def place(point: Point) -> Point:
@@ -76,11 +76,7 @@ def loss_svg(train: Sequence[Point], validation: Sequence[Point], *, title: str)
             + _text(LEFT - 6, height + 4, f"{y:g}", "end")
             for y, height in heights
         ),
-        *(
-            _text(place((x, low))[0], HEIGHT - BOTTOM + 18, f"{x:g}", "middle")
-            for x in _ticks(0.0, x_end)
-            if x <= x_end
-        ),
+        *(_text(place((x, low))[0], HEIGHT - BOTTOM + 18, f"{x:g}", "middle") for x in ticks(0.0, x_end) if x <= x_end),
         f'<polyline points="{line}" fill="none" stroke="{TRAIN}" stroke-width="1.5"/>',
         *(f'<circle cx="{x}" cy="{y}" r="4" fill="{VALIDATION}"/>' for x, y in map(place, validation)),
         _text(WIDTH / 2, HEIGHT - 8, "step", "middle"),
@@ -99,7 +95,7 @@ def _text(x: float, y: float, content: str, anchor: str, *, size: int = 11, colo
     return f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-size="{size}" fill="{color}">{escape(content)}</text>'
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
     """Round values that enclose [low, high], about five of them."""
     span = max(high - low, 1e-3)
     step = 10.0 ** math.floor(math.log10(span / 4))

@@ -43,8 +43,11 @@ def panel_of(title: str, cells: Sequence[Cell]) -> Panel:
     return Panel(f"{title}, {min(budgets)}x" if alone else title, tuple(cells), by_regime=alone)
 
 
-def perplexity_picture(name: str, title: str, shown: Sequence[Panel]) -> Picture:
-    """Means with bars of one standard deviation. A line breaks, and no bar stands, where a cell has no mean."""
+def perplexity_picture(name: str, title: str, shown: Sequence[Panel], *, about: str = "") -> Picture:
+    """Means with bars of one standard deviation. A line breaks, and no bar stands, where a cell has no mean.
+
+    about: what the caption opens with.
+    """
     found = list({cell.key: cell for panel in shown for cell in panel.cells}.values())
     optimizers = optimizer_styles(cell.key.optimizer for cell in found)
     regimes = regime_styles(cell.key.regime for cell in found)
@@ -61,7 +64,7 @@ def perplexity_picture(name: str, title: str, shown: Sequence[Panel]) -> Picture
     numbers = "The CSV file next to the figure" if any(panel.by_regime for panel in shown) else "Table 2"
     with_value = f"{sum(cell.perplexity is not None for cell in found)} of {len(found)} points have a value"
     alt = alternative("Validation perplexity", [panel.title for panel in shown], numbers, shown=with_value)
-    return Picture(name, title, figure, _caption(found, shown), alt, cells_frame(found))
+    return Picture(name, title, figure, about + _caption(found, shown), alt, cells_frame(found))
 
 
 def _draw(axes: Axes, panel: Panel, optimizers: Optimizers, regimes: Regimes) -> None:
@@ -80,7 +83,7 @@ def _draw(axes: Axes, panel: Panel, optimizers: Optimizers, regimes: Regimes) ->
     if panel.by_regime:
         names = list(dict.fromkeys(regime for regime, _ in panel.lines))
         axes.set_xlim(-0.5, len(names) - 0.5)
-        kit.fixed_ticks(axes, range(len(names)), [regimes[name].label for name in names], rotation=25)
+        kit.fixed_ticks(axes, range(len(names)), [regimes[name].label for name in names], rotation=35)
     else:
         budgets = sorted({cell.key.budget for cell in panel.cells})
         axes.set_xscale("log", base=2)
