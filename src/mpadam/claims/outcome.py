@@ -75,7 +75,7 @@ def how(claim: Record, kinds: Sequence[str]) -> str:
 
 
 def _further(one: str, count: int) -> str:
-    return f"{one} in {count}" if one in (HOLDS, FAILS) else f"{count} {one}"
+    return f"{one} in {count}" if one in (HOLDS, FAILS, IDLE, EDGE) else f"{count} {one}"
 
 
 def effects(claim: Record, cell: Record) -> tuple[str, str]:
@@ -113,7 +113,7 @@ def numbers(claim: Record, kinds: Sequence[str]) -> str:
             groups.setdefault(one, []).append(cell)
     told = [f"{one}: {_group(claim, groups[one])}" for one in KINDS if one in groups]
     names = {cell["contrast"] for cell in claim["cells"]}
-    what = f"{min(names)}. " if len(names) == 1 and told else ""
+    what = f"{_sentence(min(names))}. " if len(names) == 1 and told else ""
     return what + _sentence("; ".join(told))
 
 

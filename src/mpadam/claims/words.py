@@ -44,13 +44,18 @@ class Writer:
         return " to ".join(dict.fromkeys(map(self.number, ends)))
 
 
-GAIN = Writer(lambda value: f"{100 * gain(value):+.1f}", "%")
-COST = Writer(lambda value: f"{100 * cost(value):+.1f}", "%")
-_POINTS = Writer(lambda value: f"{100 * value:+.1f}", " points")
+def _hundredths(value: float) -> str:
+    """Of one, with a sign, and none that is negative zero."""
+    return f"{round(100 * value, 1) + 0.0:+.1f}"
+
+
+GAIN = Writer(lambda value: _hundredths(gain(value)), "%")
+COST = Writer(lambda value: _hundredths(cost(value)), "%")
+_POINTS = Writer(_hundredths, " points")
 _SHARE = Writer(lambda value: f"{100 * value:.1f}", "%")
 _WRITERS = {
     UNITS["perplexity"]: GAIN,
-    UNITS["trend"]: replace(GAIN, unit="% per step of precision"),
+    UNITS["trend"]: replace(GAIN, unit="% per step"),
     UNITS["fit"]: Writer(lambda value: f"{math.exp(value):.3g}", " times"),
     UNITS["rates"]: Writer(lambda value: f"{2**value:.3g}", " times"),
     "share of ticks": replace(_SHARE, unit="% of ticks"),
@@ -61,7 +66,7 @@ def writer(unit: str, *, of_differences: bool) -> Writer:
     """For the numbers of a claim; logarithms become percent or factors. of_differences: they compare two things."""
     if unit == UNITS["probe"]:
         return _POINTS if of_differences else _SHARE
-    return _WRITERS.get(unit) or Writer(lambda value: f"{round(value, 4) + 0.0:.3g}", f" {unit}")
+    return _WRITERS.get(unit) or Writer(lambda value: f"{round(value, 4) + 0.0:.3g}", f" {unit.partition(' of ')[0]}".rstrip())
 
 
 def shown(claim: Claim, mean: float, interval: Sequence[float]) -> str:
