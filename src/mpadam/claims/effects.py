@@ -7,7 +7,7 @@ weights (or with fp32 ones): the wide interval holds for every one that could ha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -105,7 +105,7 @@ class Effects:
         return [entry for entry in found if self._kind(entry, place[2]) == kind]
 
     def _kind(self, entry: str, regime: str) -> str:
-        """"" for what is not compared. With fp32 weights there is nothing to be an alternative to."""
+        """ "" for what is not compared. With fp32 weights there is nothing to be an alternative to."""
         rule = self.collected.config.optimizer_name(entry).rule
         if rule == METHOD:
             return ITSELF if entry == METHOD else "" if is_level(entry) and base_of(entry) == METHOD else FORM

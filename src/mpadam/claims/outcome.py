@@ -37,7 +37,7 @@ class Outcome:
 
 def costs(content: Record) -> Costs:
     """(model, budget, regime) -> what low precision costs AdamW there: the premise of claim 3, where it is tested."""
-    cells = next((claim["cells"] for claim in content["claims"] if claim["id"] == "3"), [])
+    cells: list[Record] = next((claim["cells"] for claim in content["claims"] if claim["id"] == "3"), [])
     return {(c["model"], c["budget"], c["regime"]): c["premise"] for c in cells if c["premise"]}
 
 
@@ -98,7 +98,9 @@ def why(claim: Record, cell: Record) -> str:
         text = (COST if "cost" in premise["needs"] else GAIN).text(premise["mean"], premise["interval_95"])
         return f"{premise['needs']} is not shown: {text}"
     if claim["unit"] == UNITS["fit"] and cell["reason"].startswith("shown"):
-        return re.sub(r"±?(-?\d+(?:\.\d+)?)", lambda found: f"a factor of {math.exp(float(found[1])):.2g}", cell["reason"])
+        return re.sub(
+            r"±?(-?\d+(?:\.\d+)?)", lambda found: f"a factor of {math.exp(float(found[1])):.2g}", cell["reason"]
+        )
     return str(cell["reason"])
 
 

@@ -37,7 +37,8 @@ class Writer:
 
     def text(self, mean: float, interval: Sequence[float] | None) -> str:
         """`+2.4% (-1.2 to +6.1)`."""
-        return f"{self.number(mean)}{self.unit}" + (f" ({self.span(interval)})" if interval else "")
+        ends = f" ({' to '.join(map(self.number, interval))})" if interval else ""
+        return f"{self.number(mean)}{self.unit}{ends}"
 
     def span(self, ends: Sequence[float]) -> str:
         """`-1.2 to +6.1`, or one number where both are written alike."""
@@ -66,7 +67,9 @@ def writer(unit: str, *, of_differences: bool) -> Writer:
     """For the numbers of a claim; logarithms become percent or factors. of_differences: they compare two things."""
     if unit == UNITS["probe"]:
         return _POINTS if of_differences else _SHARE
-    return _WRITERS.get(unit) or Writer(lambda value: f"{round(value, 4) + 0.0:.3g}", f" {unit.partition(' of ')[0]}".rstrip())
+    return _WRITERS.get(unit) or Writer(
+        lambda value: f"{round(value, 4) + 0.0:.3g}", f" {unit.partition(' of ')[0]}".rstrip()
+    )
 
 
 def shown(claim: Claim, mean: float, interval: Sequence[float]) -> str:

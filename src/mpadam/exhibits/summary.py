@@ -1,6 +1,6 @@
-"""M+Adam, the strongest alternative and the best other form of M+Adam, each against AdamW in the same regime, in percent
-of perplexity with intervals. Look whether an interval lies to the right of zero, and whether M+Adam's lies further to
-the right than the alternative's.
+"""M+Adam, the strongest alternative and the best other form of M+Adam, each against AdamW in the same regime, in
+percent of perplexity with intervals. Look whether an interval lies to the right of zero, and whether M+Adam's lies
+further to the right than the alternative's.
 """
 
 from __future__ import annotations
@@ -118,16 +118,15 @@ def _legend(figure: Figure, marks: str) -> None:
 def _caption(effects: Effects, shown: Sequence[Effect]) -> str:
     n = counts_text((one.gain.n for one in shown if one.gain.n), "no pair of runs yet")
     scales = {place[:2] for place in effects.places}
-    where = "{0}, {1}x".format(*effects.shown) if effects.shown else "no model yet"
+    where = " ".join(f"{part}" for part in effects.shown) + "x" if effects.shown else "no model yet"
     other = " Other models and budgets are in Table 2." if len(scales) > 1 else ""
     return (
-        f"Gain in perplexity over {_BASE} in the same regime, mean over paired seeds ({n}), {where}.{other} Numbers: with "
-        "Student's 95% interval of the cell alone (thick); thin: for all regimes, and all that could have been chosen, "
-        f"together. {_CHOSEN} chosen after the fact, by this rule: of several, the one with the largest mean gain in "
-        "its regime. Alternatives are all other optimizers without fp32 weights (rounding tricks, error feedback, "
-        "AdamW with other betas); forms are M+Adam's variants and its own rounding tricks, without levels of ablations. "
-        f"The additive twin, a control, is neither. {_UNEQUAL} runs at rates that were tuned for another optimizer or "
-        "regime, which favours AdamW. Rows with fp32 weights show what M+Adam gains where nothing is rounded."
+        f"Gain in perplexity over {_BASE} in the same regime, mean over paired seeds ({n}), {where}.{other} Thick, and in "
+        "brackets: Student's 95% interval of the cell alone; thin: of all candidates in all regimes together. Alternatives "
+        "are all other optimizers without fp32 weights (rounding tricks, error feedback, AdamW with other betas), forms "
+        "are M+Adam's variants and its own rounding tricks; ablations and the additive twin, a control, are neither. "
+        f"{_CHOSEN} Chosen after the fact: of several, that with the largest mean gain in its regime. {_UNEQUAL} Its rates "
+        "were tuned for another optimizer or regime, which favours AdamW."
     )
 
 

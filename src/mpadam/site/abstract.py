@@ -23,7 +23,7 @@ _ONE_BY_ONE = 2  # cells that are told each
 
 @dataclass(frozen=True)
 class Cost:
-    """What AdamW loses in a regime. model, budget: for a study with several. shown, remark: by the interval of the cell."""
+    """What AdamW loses in a regime. shown, remark: whether the interval of the cell lies above 0."""
 
     model: str
     budget: int | None
@@ -35,7 +35,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Abstract:
-    """sentences: what each is about, and its parts; costs: at the scale of the chart, others: at the study's other scales."""
+    """sentences: what each is about, and its parts. costs: at the scale of the chart; others: at other scales."""
 
     sentences: list[tuple[str, list[str]]]
     costs: list[Cost]
@@ -62,15 +62,16 @@ def abstract(collected: Collected, claims: dict[str, Any] | None) -> Abstract:
 def _tested(collected: Collected) -> str:
     runs, total = collected.runs, len(collected.runs)
     done = collected.count("completed") + collected.count("diverged")
-    counts = {name: runs[name].nunique() for name in ("model", "regime", "optimizer", "seed")}
+    model, regime, optimizer, seed = (
+        _many(runs[name].nunique(), name) for name in ("model", "regime", "optimizer", "seed")
+    )
     trials = sum(len(tuning.trials) for tuning in collected.tunings)
     among = f"{total:,} runs" if done == total else f"{done:,} of {total:,} runs are in"
     return (
-        f"Whether M+Adam, which keeps no fp32 copy of the weights, trains better than AdamW and than the other ways to do "
-        f"without one: {_many(counts['model'], 'model')} of {_sizes(collected)} parameters, trained for "
-        f"{_updates(collected)} updates on {TEXTS[collected.config.data.source]}, in {_many(counts['regime'], 'regime')} "
-        f"(how weights are stored, then multiplied), with {_many(counts['optimizer'], 'optimizer')} and "
-        f"{_many(counts['seed'], 'seed')}; {among}" + (f", at rates chosen in {trials:,} trials." if trials else ".")
+        "Whether M+Adam, which keeps no fp32 copy of the weights, trains better than AdamW and than the other ways to do "
+        f"without one: {model} of {_sizes(collected)} parameters, trained for {_updates(collected)} updates on "
+        f"{TEXTS[collected.config.data.source]}, in {regime} (how weights are stored, then multiplied), with {optimizer} "
+        f"and {seed}; {among}" + (f", at rates chosen in {trials:,} trials." if trials else ".")
     )
 
 
@@ -202,8 +203,8 @@ def _certainty(effects: Effects) -> str:
     waiting = f"; {missing} of {len(cells)} comparisons wait for seeds and decide nothing yet" if missing else ""
     return (
         f"Effects are means over {_span([str(n) for n in seeds])} paired seeds with 95% intervals in brackets "
-        "(Student's t; M+Adam's are wide enough for all that is compared); shown means that the interval excludes zero, "
-        f"undecided that the question is open, not that there is no effect; {rates}{waiting}."
+        "(Student's t; M+Adam's are wide enough for all that is compared); shown means that the interval excludes "
+        f"zero, undecided that the question is open, not that there is no effect; {rates}{waiting}."
     )
 
 
@@ -213,7 +214,9 @@ def _certainty(effects: Effects) -> str:
 def _limits(collected: Collected, effects: Effects, claims: dict[str, Any] | None) -> list[str]:
     told = []
     if below_paper_scale(collected):
-        told.append("the models are a fraction of the paper's smallest (60m), so nothing here settles a claim of the paper")
+        told.append(
+            "the models are a fraction of the paper's smallest (60m), so nothing here settles a claim of the paper"
+        )
     idle = [cell.regime for cell in effects.costs if cell.interval and not _is_shown(cell) and not cell.untestable]
     if idle:
         where = " and ".join(dict.fromkeys(idle))

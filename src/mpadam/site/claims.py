@@ -1,4 +1,4 @@
-"""The verdicts of `mpadam claims`, ready to be shown: a claim in words with a strip of its cells, and a row per cell."""
+"""The verdicts of `mpadam claims`, ready to be shown: claims in words with a strip of cells, and a row per cell."""
 
 from __future__ import annotations
 
@@ -6,7 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpadam.claims.outcome import ABSENT, EDGE, FAILS, HOLDS, IDLE, OPEN, UNEQUAL, Outcome, costs, how, numbers, outcomes
+from mpadam.claims.outcome import (
+    ABSENT,
+    EDGE,
+    FAILS,
+    HOLDS,
+    IDLE,
+    OPEN,
+    UNEQUAL,
+    Outcome,
+    costs,
+    how,
+    numbers,
+    outcomes,
+)
 from mpadam.claims.report import FILE
 from mpadam.study.load import ConfigError
 from mpadam.study.run_folder import read_json

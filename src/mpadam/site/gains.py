@@ -32,7 +32,7 @@ def _entry(title: str, entry: dict[str, Any], cells: Cells) -> dict[str, Any]:
 
 
 def gain_text(cells: Cells, than: CellKey, better: CellKey, text: str, pairs: str = "") -> str:
-    """The text with its interval, where both cells are there with two pairs of seeds; pairs: how many, if it says so."""
+    """The text with its interval, where both cells have two pairs of seeds. pairs: how many, if it says so."""
     told = [pairs] if pairs else []
     if than in cells and better in cells:
         gains = relative_gains(cells[than].completed, cells[better].completed)
