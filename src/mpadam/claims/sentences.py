@@ -54,9 +54,9 @@ def _tested(content: Content) -> str:
     paired = f" {' to '.join(dict.fromkeys((str(seeds[0]), str(seeds[-1]))))} paired seeds," if seeds else ""
     text = (
         f"Of {len(content['claims'])} claims, objections and questions: {told}. A claim about every "
-        f"cell is contradicted by one in which it fails. Effects are means over{paired} in percent of perplexity unless "
-        "another unit is given, positive where what is named first is better, with intervals that hold for all cells of "
-        "a claim together (95%)."
+        f"cell is contradicted by one in which it fails. Effects are means over{paired} in percent of perplexity "
+        "unless another unit is given, positive where what is named first is better, with intervals that hold for all "
+        "cells of a claim together (95%)."
     )
     if content["directions_only"]:
         text += " All models are a fraction of the paper's smallest, so these are verdicts about this scale."

@@ -59,7 +59,7 @@ def make(source: Source) -> Picture:
         kit.say(axes[0], "no cell of a claim")
     axes[-1].set_xlabel("gain in perplexity, percent; to the right: in favour of what is named first")
     _legend(figure)
-    names = [f"{claim['title']} ({how(claim, kinds[claim['id']])})" for claim in shown]
+    names = [f"{claim['title']} ({how(claim, kinds[claim['id']]).replace(';', ',')})" for claim in shown]
     alt = alternative("Forest plot of gains in perplexity, in percent with intervals", names, "The table of claims")
     return Picture(NAME, TITLE, figure, _caption(claims, frame), alt, frame[_COLUMNS])
 

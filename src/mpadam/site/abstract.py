@@ -68,10 +68,10 @@ def _tested(collected: Collected) -> str:
     trials = sum(len(tuning.trials) for tuning in collected.tunings)
     among = f"{total:,} runs" if done == total else f"{done:,} of {total:,} runs are in"
     return (
-        "Whether M+Adam, which keeps no fp32 copy of the weights, trains better than AdamW and than the other ways to do "
-        f"without one: {model} of {_sizes(collected)} parameters, trained for {_updates(collected)} updates on "
-        f"{TEXTS[collected.config.data.source]}, in {regime} (how weights are stored, then multiplied), with {optimizer} "
-        f"and {seed}; {among}" + (f", at rates chosen in {trials:,} trials." if trials else ".")
+        "Whether M+Adam, which keeps no fp32 copy of the weights, trains better than AdamW and than the other ways to "
+        f"do without one: {model} of {_sizes(collected)} parameters, trained for {_updates(collected)} updates on "
+        f"{TEXTS[collected.config.data.source]}, in {regime} (how weights are stored, then multiplied), with "
+        f"{optimizer} and {seed}; {among}" + (f", at rates chosen in {trials:,} trials." if trials else ".")
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +21,6 @@ from mpadam.site.points import Point, points
 
 #: tables that are unfolded, and come first
 UNFOLDED = ("table2", "table1")
-_SIZE = re.compile(r'<svg[^>]*?\bwidth="([\d.]+)pt" height="([\d.]+)pt"')
-_PIXELS = 96 / 72  # of CSS, a point
 
 
 @dataclass(frozen=True)
@@ -34,11 +31,11 @@ class Download:
 
 @dataclass(frozen=True)
 class Piece:
-    """A table (`content` has header and rows) or a figure (`content` has its alternative text).
+    """A table (`content` has header and rows) or a figure (`content` has its alternative text and size).
 
     anchor: its place on the page; a figure beside a table of the same name has another.
     image: link to the picture of a figure, None for a table.
-    size: of the picture, width and height in pixels. points: what a figure shows of runs.
+    points: what a figure shows of runs.
     """
 
     name: str
@@ -48,7 +45,6 @@ class Piece:
     content: dict[str, Any]
     image: str | None
     downloads: tuple[Download, ...]
-    size: tuple[int, int] | None = None
     points: tuple[Point, ...] = ()
 
 
@@ -97,20 +93,10 @@ def _piece(path: Path, root: Path, cells: Cells) -> Piece:
         title=content["title"],
         caption=content["caption"],
         content=with_intervals(content, cells) if "rows" in content else content,
-        size=_size(files["svg"]) if "svg" in files else None,
         image=link(files["svg"], root) if "svg" in files else None,
         downloads=tuple(Download(suffix.upper(), link(f, root)) for suffix, f in files.items() if is_there(f)),
         points=points(files["csv"]) if "svg" in files else (),
     )
-
-
-def _size(picture: Path) -> tuple[int, int] | None:
-    """As it is drawn; None where the file is not there, or none that matplotlib writes."""
-    if not is_there(picture):
-        return None
-    with picture.open(encoding="utf-8", errors="replace") as file:
-        found = _SIZE.search(file.read(1000))
-    return (round(float(found[1]) * _PIXELS), round(float(found[2]) * _PIXELS)) if found else None
 
 
 def _has_twin(path: Path, root: Path) -> bool:

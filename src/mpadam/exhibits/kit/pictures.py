@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from mpadam.atomic import write_bytes, write_json, write_text
 
 WIDTH = 9.0  # inches, of every figure
+PIXELS = 96  # of CSS, per inch: at its own size, text of 9 points is 12 pixels high
 TEXT = 9.0  # points
 _SIZES = (
     *("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize"),
@@ -77,7 +78,8 @@ def drawing() -> Iterator[None]:
 
 
 def write_picture(picture: Picture, folder: Path) -> list[Path]:
-    """Write the figure in every format, its words as JSON and its numbers as CSV; returns the files."""
+    """Write the figure in every format, its words and its size in CSS pixels as JSON, and its numbers as CSV; returns
+    the files."""
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for suffix, metadata in _METADATA.items():
@@ -88,7 +90,9 @@ def write_picture(picture: Picture, folder: Path) -> list[Path]:
         drawn = buffer.getvalue()
         write_bytes(files[-1], with_numbered_clips(drawn, picture.name) if suffix == "svg" else drawn)
     files.append(folder / f"{picture.name}.json")
-    write_json(files[-1], {"title": picture.title, "caption": picture.caption, "alt": picture.alt})
+    width, height = (round(PIXELS * inches) for inches in picture.figure.get_size_inches())
+    words = {"title": picture.title, "caption": picture.caption, "alt": picture.alt}
+    write_json(files[-1], {**words, "width": width, "height": height})
     if picture.data is not None:
         files.append(folder / f"{picture.name}.csv")
         write_text(files[-1], picture.data.to_csv(index=False, lineterminator="\n"))
