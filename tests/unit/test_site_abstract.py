@@ -79,7 +79,7 @@ def test_what_adamw_loses_is_told_for_each_regime_in_percent_with_its_interval(s
 
 def test_two_seeds_give_directions_only(tmp_path: Path) -> None:
     found = abstract_of(claims_study(tmp_path / "two", seeds=[0, 1]))
-    assert "mean perplexity is lower than AdamW's in 4 of 4 regimes" in text_of(found, "Result")
+    assert "M+Adam has a lower mean perplexity than AdamW in 4 of 4 regimes" in text_of(found, "Result")
     assert "shown to be" not in text_of(found, "Result")
     assert text_of(found, "Certainty").startswith("Directions only: 2 seeds cannot")
 
@@ -90,7 +90,7 @@ def test_an_unfinished_study_says_how_much_is_in_and_decides_nothing(study: Fake
     found = abstract_of(study)
     assert "79 of 80 runs are in" in text_of(found, "Tested")
     assert "better than AdamW in 2 of 3 regimes" in text_of(found, "Result")
-    assert "undecided in 1, by +4.9% (1 more without a pair of runs)" in text_of(found, "Result")
+    assert "undecided in 1, means +4.9% (1 more without a pair of runs)" in text_of(found, "Result")
     assert "1 of 4 comparisons wait for seeds" in text_of(found, "Certainty")
 
 

@@ -112,10 +112,11 @@ def _updates(collected: Collected) -> str:
 
 def _result(effects: Effects) -> list[str]:
     own, rivals, forms = (_low(effects, kind) for kind in (ITSELF, ALTERNATIVE, FORM))
+    names = " or ".join(style.label for style in optimizer_styles(one.entry for one in rivals).values())
     told = [
         _loss(effects.costs),
         _tally("M+Adam", "than AdamW", [one.gain for one in own]),
-        _tally("M+Adam", "than the strongest alternative", [one.over for one in rivals if one.over]),
+        _tally("M+Adam", f"than the strongest alternative ({names})", [one.over for one in rivals if one.over]),
         _best_form(forms),
     ]
     return _parts([text for text in told if text] or ["No pair of runs is in yet"])
@@ -150,7 +151,7 @@ def _tally(what: str, than: str, found: Sequence[ClaimCell]) -> str:
     lost = f" ({len(found) - len(known)} more without a pair of runs)" if len(known) < len(found) else ""
     if max(cell.n for cell in known) < LEAST_SEEDS:
         lower = sum((cell.mean or 0.0) > 0 for cell in known)
-        return f"{what}'s mean perplexity is lower {than}'s in {_of(lower, known)}{_reach(known)}{lost}"
+        return f"{what} has a lower mean perplexity {than} in {_of(lower, known)}{_reach(known)}{lost}"
     better, worse, still = sides(known).values()
     return (
         f"{what} is shown to be better {than} in {_of(len(better), known)}{_each(better)}, worse in "
@@ -166,7 +167,7 @@ def _each(found: Sequence[ClaimCell]) -> str:
 
 def _reach(found: Sequence[ClaimCell]) -> str:
     means = [cell.mean for cell in found if cell.mean is not None]
-    return f", by {GAIN.span((min(means), max(means)))}%" if means else ""
+    return f", means {GAIN.span((min(means), max(means)))}%" if means else ""
 
 
 def _one(cell: ClaimCell, write: Writer, *, family: bool = False) -> str:
