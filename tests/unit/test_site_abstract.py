@@ -68,13 +68,13 @@ def test_four_sentences_say_what_was_tested_what_came_out_how_sure_and_what_cann
 
 
 def test_what_adamw_loses_is_told_for_each_regime_in_percent_with_its_interval(study: FakeStudy) -> None:
-    rows = {row.regime: row for row in abstract_of(study).costs}
+    rows = {row.where: row for row in abstract_of(study).costs}
     assert list(rows) == ["bf16-bf16", "fp8-bf16", "nvfp4-bf16", "nvfp4s-bf16"]
     values = [0.1 + 2 * bit - bit for bit in WIGGLE]
     low, high = stats.ttest_1samp(values, 0).confidence_interval(0.95)
     told = [f"{100 * math.expm1(value):+.1f}" for value in (0.1, low, high)]
     assert rows["fp8-bf16"].text == f"{told[0]}% ({told[1]} to {told[2]})"
-    assert (rows["fp8-bf16"].remark, rows["bf16-bf16"].remark) == ("yes", "no")
+    assert (rows["fp8-bf16"].shown, rows["bf16-bf16"].shown) == ("yes", "no")
 
 
 def test_two_seeds_give_directions_only(tmp_path: Path) -> None:

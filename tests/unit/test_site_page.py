@@ -18,7 +18,7 @@ from site_pages import Page, check_links, pages_from
 from mpadam.analysis.cells import Cell, CellKey
 from mpadam.analysis.collect import collect
 from mpadam.cli import main
-from mpadam.site.gains import gain_text
+from mpadam.site.gains import with_interval
 from mpadam.site.write import write_site
 
 RUN = {"model": "tiny", "budget": 1, "regime": "bf16-bf16", "optimizer": "adamw", "seed": 1}
@@ -132,7 +132,7 @@ def test_gains_have_their_interval_and_pictures_their_size(study: FakeStudy) -> 
     than, better = ({0: 60.0, 1: 50.0}, {0: 57.0, 1: 49.0})
     found = {key: Cell(key, values, (), (), (), None) for key, values in zip(cells, (than, better), strict=True)}
     estimate = stats.ttest_1samp([0.05, 0.02], 0).confidence_interval(0.95)
-    told = gain_text(found, *cells, "+3.5%")
+    told = with_interval(found, *cells, "+3.5%")
     assert told == f"+3.5% ({100 * estimate.low:+.1f} to {100 * estimate.high:+.1f})"
     for name in ("summary", "figure4"):
         width, height = re.search(r'width="([\d.]+)pt" height="([\d.]+)pt"', _svg(study, name)).groups()

@@ -23,37 +23,32 @@ _ONE_BY_ONE = 2  # cells that are told each
 
 @dataclass(frozen=True)
 class Cost:
-    """What AdamW loses in a regime. shown, remark: whether the interval of the cell lies above 0."""
+    """What AdamW loses in a regime, with model and budget in a study with several. shown: yes, no, or why neither."""
 
-    model: str
-    budget: int | None
-    regime: str
+    where: str
     text: str
-    remark: str
-    shown: bool
+    shown: str
 
 
 @dataclass(frozen=True)
 class Abstract:
-    """sentences: what each is about, and its parts. costs: at the scale of the chart; others: at other scales."""
+    """sentences: what each is about, and its parts."""
 
     sentences: list[tuple[str, list[str]]]
     costs: list[Cost]
-    others: list[Cost]
 
 
 def abstract(collected: Collected, claims: dict[str, Any] | None) -> Abstract:
     """claims: what claims.json has, if it is there."""
     effects = Effects(collected)
-    rows = [_cost(cell) for cell in effects.costs]
     sentences = [
         ("Tested", [_tested(collected)]),
         ("Result", _result(effects)),
         ("Certainty", [_certainty(effects)]),
         ("Limits", _limits(collected, effects, claims)),
     ]
-    shown = [row for row in rows if (row.model, row.budget) == effects.shown]
-    return Abstract(sentences, shown, [row for row in rows if row not in shown])
+    single = len({(cell.model, cell.budget) for cell in effects.costs}) == 1
+    return Abstract(sentences, [_cost(cell, cell.regime if single else cell.where) for cell in effects.costs])
 
 
 # --- what was tested -------------------------------------------------------------------------------------------------
@@ -69,7 +64,7 @@ def _tested(collected: Collected) -> str:
     among = f"{total:,} runs" if done == total else f"{done:,} of {total:,} runs are in"
     return (
         "Whether M+Adam, which keeps no fp32 copy of the weights, trains better than AdamW and than the other ways to "
-        f"do without one: {model} of {_sizes(collected)} parameters, trained for {_updates(collected)} updates on "
+        f"do without one: {model} {_scale(collected)} on "
         f"{TEXTS[collected.config.data.source]}, in {regime} (how weights are stored, then multiplied), with "
         f"{optimizer} and {seed}; {among}" + (f", at rates chosen in {trials:,} trials." if trials else ".")
     )
@@ -89,22 +84,18 @@ def _span(texts: Sequence[str]) -> str:
     return " to ".join(dict.fromkeys((texts[0], texts[-1])))
 
 
-def _sizes(collected: Collected) -> str:
-    size = vocabulary(collected)
-    if size is None:
-        return "a number of"
-    found = sorted(collected.config.models[name].parameters(size) for name in collected.runs["model"].unique())
-    return _span([f"{one / 1e6:.2g}M" if one < 1e8 else f"{one / 1e6:,.0f}M" for one in found])
-
-
-def _updates(collected: Collected) -> str:
+def _scale(collected: Collected) -> str:
+    """`of 0.42M parameters, trained for 400 updates`, or from the least to the most."""
     config, size = collected.config, vocabulary(collected)
-    batch = config.training.global_batch_size * config.data.sequence_length
-    pairs = collected.runs[["model", "budget"]].drop_duplicates().itertuples(index=False)
     if size is None:
-        return "a number of"
-    steps = (config.models[name].steps(int(b), vocab_size=size, positions_per_step=batch) for name, b in pairs)
-    return _span([f"{one:,}" for one in sorted(steps)])
+        return "whose size depends on a vocabulary that is not there yet"
+    batch = config.training.global_batch_size * config.data.sequence_length
+    models = {name: config.models[name] for name in collected.runs["model"].unique()}
+    pairs = collected.runs[["model", "budget"]].drop_duplicates().itertuples(index=False)
+    parameters = sorted(model.parameters(size) for model in models.values())
+    steps = sorted(models[name].steps(int(x), vocab_size=size, positions_per_step=batch) for name, x in pairs)
+    sizes = _span([f"{count / 1e6:.2g}M" if count < 1e8 else f"{count / 1e6:,.0f}M" for count in parameters])
+    return f"of {sizes} parameters, trained for {_span([f'{count:,}' for count in steps])} updates"
 
 
 # --- what came out ---------------------------------------------------------------------------------------------------
@@ -243,11 +234,8 @@ def _is_shown(cell: ClaimCell) -> bool:
     return cell.interval is not None and cell.interval[0] > 0
 
 
-def _cost(cell: ClaimCell) -> Cost:
+def _cost(cell: ClaimCell, where: str) -> Cost:
     if cell.mean is None or cell.diverged:
-        text = "div." if cell.diverged else "not run"
-        return Cost(cell.model, cell.budget, cell.regime, text, "", shown=False)
-    remark = "yes" if _is_shown(cell) else "no" if cell.interval else "one seed"
-    if cell.untestable:
-        remark = "unequal rates"
-    return Cost(cell.model, cell.budget, cell.regime, COST.text(cell.mean, cell.interval), remark, _is_shown(cell))
+        return Cost(where, "div." if cell.diverged else "not run", "")
+    shown = "yes" if _is_shown(cell) else "no" if cell.interval else "one seed"
+    return Cost(where, COST.text(cell.mean, cell.interval), "unequal rates" if cell.untestable else shown)

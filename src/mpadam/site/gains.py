@@ -28,10 +28,10 @@ def _entry(title: str, entry: dict[str, Any], cells: Cells) -> dict[str, Any]:
     found, key = _GAIN.fullmatch(entry["text"]), cell_of(entry["cell"] or "")
     if found is None or key is None or (base := _base(title, key.optimizer)) is None:
         return entry
-    return entry | {"text": gain_text(cells, replace(key, optimizer=base), key, found[1], found[2] or "")}
+    return entry | {"text": with_interval(cells, replace(key, optimizer=base), key, found[1], found[2] or "")}
 
 
-def gain_text(cells: Cells, than: CellKey, better: CellKey, text: str, pairs: str = "") -> str:
+def with_interval(cells: Cells, than: CellKey, better: CellKey, text: str, pairs: str = "") -> str:
     """The text with its interval, where both cells have two pairs of seeds. pairs: how many, if it says so."""
     told = [pairs] if pairs else []
     if than in cells and better in cells:

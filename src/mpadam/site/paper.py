@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from mpadam.analysis.cells import BASELINE, Cell, CellKey, cells
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.entries import METHOD
-from mpadam.analysis.texts import gain_text as text_of_gain
-from mpadam.analysis.texts import perplexity_text
+from mpadam.analysis.texts import gain_text, perplexity_text
 from mpadam.claims.reported import BUDGET, REPORTED, Line, same_model
-from mpadam.site.gains import gain_text
+from mpadam.site.gains import with_interval
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,10 @@ def _beside(collected: Collected, reported: Line, found: dict[CellKey, Cell]) ->
         reported,
         (perplexity_text(adamw), adamw.key.folder) if adamw else None,
         (perplexity_text(method), method.key.folder) if method else None,
-        (gain_text(found, replace(method.key, optimizer=BASELINE), method.key, text_of_gain(method)), method.key.folder)
+        (
+            with_interval(found, replace(method.key, optimizer=BASELINE), method.key, gain_text(method)),
+            method.key.folder,
+        )
         if method
         else None,
         _direction([cell for cell in found.values() if cell is not method], reported.regime),
