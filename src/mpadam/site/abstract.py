@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mpadam.analysis.collect import Collected
+from mpadam.analysis.entries import is_level
 from mpadam.analysis.style import optimizer_styles
 from mpadam.claims.effects import ALTERNATIVE, FORM, ITSELF, Effect, Effects, sides
 from mpadam.claims.reported import below_paper_scale, vocabulary
@@ -57,9 +58,8 @@ def abstract(collected: Collected, claims: dict[str, Any] | None) -> Abstract:
 def _tested(collected: Collected) -> str:
     runs, total = collected.runs, len(collected.runs)
     done = collected.count("completed") + collected.count("diverged")
-    model, regime, optimizer, seed = (
-        _many(runs[name].nunique(), name) for name in ("model", "regime", "optimizer", "seed")
-    )
+    model, regime, seed = (_many(runs[name].nunique(), name) for name in ("model", "regime", "seed"))
+    optimizer = _many(len({name for name in runs["optimizer"] if not is_level(name)}), "optimizer")
     trials = sum(len(tuning.trials) for tuning in collected.tunings)
     among = f"{total:,} runs" if done == total else f"{done:,} of {total:,} runs are in"
     return (
@@ -88,7 +88,7 @@ def _scale(collected: Collected) -> str:
     """`of 0.42M parameters, trained for 400 updates`, or from the least to the most."""
     config, size = collected.config, vocabulary(collected)
     if size is None:
-        return "whose size depends on a vocabulary that is not there yet"
+        return "of a size that depends on the vocabulary, trained"
     batch = config.training.global_batch_size * config.data.sequence_length
     models = {name: config.models[name] for name in collected.runs["model"].unique()}
     pairs = collected.runs[["model", "budget"]].drop_duplicates().itertuples(index=False)
@@ -139,7 +139,7 @@ def _tally(what: str, than: str, found: Sequence[ClaimCell]) -> str:
     known = [cell for cell in found if cell.mean is not None and not cell.diverged]
     if not known:
         return ""
-    lost = f" ({len(found) - len(known)} more without a pair of runs)" if len(known) < len(found) else ""
+    lost = f" ({len(found) - len(known)} more diverged or not run)" if len(known) < len(found) else ""
     if max(cell.n for cell in known) < LEAST_SEEDS:
         lower = sum((cell.mean or 0.0) > 0 for cell in known)
         return f"{what} has a lower mean perplexity {than} in {_of(lower, known)}{_reach(known)}{lost}"

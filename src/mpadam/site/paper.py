@@ -6,7 +6,7 @@ shows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mpadam.analysis.cells import BASELINE, Cell, CellKey, cells
 from mpadam.analysis.collect import Collected
@@ -42,16 +42,12 @@ def _beside(collected: Collected, reported: Line, found: dict[CellKey, Cell]) ->
         found.get(CellKey(reported.model, BUDGET, reported.regime, entry)) if same else None
         for entry in (BASELINE, METHOD)
     )
+    than = CellKey(reported.model, BUDGET, reported.regime, BASELINE)
     return Beside(
         reported,
         (perplexity_text(adamw), adamw.key.folder) if adamw else None,
         (perplexity_text(method), method.key.folder) if method else None,
-        (
-            with_interval(found, replace(method.key, optimizer=BASELINE), method.key, gain_text(method)),
-            method.key.folder,
-        )
-        if method
-        else None,
+        (with_interval(found, than, method.key, gain_text(method)), method.key.folder) if method else None,
         _direction([cell for cell in found.values() if cell is not method], reported.regime),
     )
 
