@@ -314,7 +314,7 @@ def test_i21_the_examples_page_has_at_most_15_screens_with_claims_and_tables_1_a
         "table2",
         "table1",
     ]
-    assert page.evaluate("document.querySelectorAll('details.claim').length") == 27
+    assert page.evaluate("document.querySelectorAll('details.claim').length") >= 27
     height = "document.documentElement.scrollHeight"
     for unfolded in ("details.claim", "details#claims"):
         page.evaluate(f"document.querySelectorAll('{unfolded}').forEach((part) => {{ part.open = true; }})")
