@@ -16,6 +16,7 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium"),
 ]
+EXAMPLE = Path(__file__).parents[2] / "results/example/pilot/paper/index.html"
 DIVERGED = {"model": "tiny", "budget": 1, "regime": "bf16-bf16", "optimizer": "adamw", "seed": 1}
 
 #: one text of each shown row of a table
@@ -24,6 +25,9 @@ SHOWN = """[...document.querySelectorAll('{table} tbody tr')].filter((row) => !r
 FILTER = """(() => {{
 const control = document.querySelectorAll('{section} .filters :is(input, select)')[{index}];
 control.value = '{value}'; control.dispatchEvent(new Event('input', {{bubbles: true}})); }})()"""
+
+SETTLED = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+UNFOLDED = "document.getElementById('{0}').closest('details').open"
 
 #: [ratio, text] of every piece of text whose contrast with what is behind it is below that of WCAG AA
 FAINT = """(() => {
@@ -82,7 +86,7 @@ def pages(index: Path) -> list[Path]:
     return [index, cells / "m-plus-adam.html", cells / "adamw.html"]
 
 
-#: claims are closed until one opens them
+#: claims, most tables and figures, and the list of runs are folded until one opens them
 OPEN = "document.querySelectorAll('details').forEach((claim) => { claim.open = true; })"
 
 
@@ -126,7 +130,7 @@ def test_a_page_is_one_request_and_its_pictures_whatever_the_number_of_runs(brow
     page = browser.open(index)
     assert page.requests[0] == index.as_uri()
     assert set(page.requests[1:]) <= set(page.evaluate("[...document.images].map(image => image.src)"))
-    assert page.evaluate("document.images.length") == 2
+    assert page.evaluate("document.images.length") == 3
 
 
 def test_every_link_leads_to_something_on_disk(browser: Browser, pages: list[Path]) -> None:
@@ -180,14 +184,43 @@ def test_filters_narrow_together_and_say_how_many_are_left(browser: Browser, ind
     assert shown(page, 0) == []
 
 
+def test_filters_are_in_the_address_and_the_address_filters(browser: Browser, index: Path) -> None:
+    page = browser.open(index)
+    choose(page, 0, "M+ADAM bf16-bf16")
+    choose(page, 1, "2x")
+    address = page.evaluate("location.href")
+    assert address == f"{index.as_uri()}#runs?contains=M%2BADAM+bf16-bf16&budget=2x"
+    choose(page, 0, "")
+    choose(page, 1, "")
+    assert page.evaluate("location.hash") == "#runs"
+    page.go("about:blank")
+    page.go(address)
+    assert shown(page, 1) == ["2x"] * 2
+    assert shown(page, 3) == ["M+Adam"] * 2
+    assert page.evaluate("document.getElementById('runs').open")
+    assert page.evaluate("document.querySelector('#runs').getBoundingClientRect().top < 900")
+    page.evaluate("location.hash = '#runs?budget=no-such&no-such=x'")
+    page.evaluate(SETTLED)
+    assert len(shown(page, 1)) == 16
+
+
+def test_a_link_into_what_is_folded_unfolds_it(browser: Browser, index: Path) -> None:
+    page = browser.open(index)
+    for anchor in ("runs", "figure4", "cells-1", "tiny/1x/bf16-bf16/m-plus-adam"):
+        assert not page.evaluate(f"document.getElementById('{anchor}').checkVisibility() && {UNFOLDED.format(anchor)}")
+        page.evaluate(f"location.hash = '#{anchor}'")
+        page.evaluate(SETTLED)
+        assert page.evaluate(UNFOLDED.format(anchor))
+        page.go(index.as_uri())
+
+
 def test_a_number_leads_to_all_its_runs_though_they_are_sorted_and_filtered_away(browser: Browser, index: Path) -> None:
     page = browser.open(index)
     sort(page, 6)
     choose(page, 0, "2x")
     page.evaluate("document.querySelector('#table2 a[href=\"#tiny/1x/bf16-bf16/m-plus-adam\"]').click()")
     marked = "[...document.querySelectorAll('tr.marked')].map(r => [0, 1, 2, 3].map(c => r.cells[c].textContent))"
-    settled = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-    page.evaluate(settled)
+    page.evaluate(SETTLED)
     assert page.evaluate(marked) == [["tiny", "1x", "bf16-bf16", "M+Adam"]] * 2
     assert len(shown(page, 0)) == 16
     where = page.evaluate("document.querySelector('tr.marked').getBoundingClientRect().top")
@@ -226,6 +259,71 @@ def test_controls_have_names(browser: Browser, index: Path) -> None:
     assert page.evaluate("document.querySelectorAll('select').length") > 5
     assert page.evaluate("[...document.querySelectorAll('input, select')].every(c => c.labels.length === 1)")
     assert page.evaluate("[...document.querySelectorAll('button')].every(b => b.textContent.trim())")
+
+
+def test_the_keyboard_reaches_every_link_and_fold_that_is_shown_and_each_shows_its_focus(
+    browser: Browser, pages: list[Path]
+) -> None:
+    for path in pages:
+        page = browser.open(path)
+        wanted = page.evaluate(
+            "[...document.querySelectorAll('a[href], button, input, select, summary, [tabindex]')]"
+            ".filter(e => e.getAttribute('tabindex') !== '-1')"  # the arrow keys lead to the other curves
+            ".filter(e => e.checkVisibility({checkVisibilityCSS: true})).length"
+        )
+        reached, outlines = 0, set()
+        page.evaluate("seen = new Set()")
+        while page.evaluate("seen.size") == reached and reached < wanted:
+            for kind in ("keyDown", "keyUp"):
+                page.call("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
+            page.evaluate("seen.add(document.activeElement)")
+            outlines.add(page.evaluate("getComputedStyle(document.activeElement).outlineStyle"))
+            reached += 1
+        assert reached == wanted
+        assert outlines == {"solid"}
+
+
+def test_a_fold_opens_by_the_keyboard(browser: Browser, index: Path) -> None:
+    page = browser.open(index)
+    page.evaluate("document.querySelector('#runs > summary').focus()")
+    page.call("Input.dispatchKeyEvent", type="keyDown", key="Enter", code="Enter", windowsVirtualKeyCode=13, text="\r")
+    page.evaluate(SETTLED)
+    assert page.evaluate("document.getElementById('runs').open")
+
+
+def test_pictures_and_strips_have_words_and_every_picture_its_size(browser: Browser, index: Path) -> None:
+    page = browser.open(index)
+    assert page.evaluate(
+        "[...document.images].every(i => i.alt.length > 20 && i.width > 0 && i.getAttribute('height'))"
+    )
+    assert page.evaluate("document.querySelectorAll('[role=img]').length") > 5
+    assert page.evaluate("[...document.querySelectorAll('[role=img], nav, [role=region]')].every(e => e.ariaLabel)")
+
+
+def test_the_navigation_stays_in_sight_wide_and_narrow(browser: Browser, index: Path) -> None:
+    for width in (1440, 400):
+        page = browser.open(index, width=width)
+        page.evaluate("document.getElementById('study').scrollIntoView()")
+        page.evaluate(SETTLED)
+        assert page.evaluate("window.scrollY") > 500
+        assert abs(page.evaluate("document.querySelector('nav').getBoundingClientRect().top")) < 1
+
+
+def test_i21_the_examples_page_has_at_most_15_screens_with_claims_and_tables_1_and_2_unfolded(browser: Browser) -> None:
+    page = browser.open(EXAMPLE, width=1440, height=900)
+    assert page.evaluate("[...document.querySelectorAll('main details.piece[open]')].map(d => d.id)") == [
+        "table2",
+        "table1",
+    ]
+    assert page.evaluate("document.querySelectorAll('details.claim').length") >= 27
+    height = "document.documentElement.scrollHeight"
+    for unfolded in ("details.claim", "details#claims"):
+        page.evaluate(f"document.querySelectorAll('{unfolded}').forEach((part) => {{ part.open = true; }})")
+        assert 5 * 900 < page.evaluate(height) <= 15 * 900
+        page.evaluate(f"document.querySelectorAll('{unfolded}').forEach((part) => {{ part.open = false; }})")
+    first = "[...document.querySelectorAll('.abstract, .losses')].every(e => e.getBoundingClientRect().bottom < 900)"
+    page.evaluate("window.scrollTo(0, 0)")
+    assert page.evaluate(first)
 
 
 @pytest.mark.parametrize("dark", [False, True])

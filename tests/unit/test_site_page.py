@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 from analysis_fakes import FakeStudy, fake_study, study_content
+from scipy import stats
 from site_pages import Page, check_links, pages_from
 
+from mpadam.analysis.cells import Cell, CellKey
 from mpadam.analysis.collect import collect
 from mpadam.cli import main
+from mpadam.site.gains import with_interval
 from mpadam.site.write import write_site
 
 RUN = {"model": "tiny", "budget": 1, "regime": "bf16-bf16", "optimizer": "adamw", "seed": 1}
@@ -83,10 +86,8 @@ def test_figures_that_differ_by_regime_share_a_line_of_the_contents(study: FakeS
         words = json.loads((figures / "figure4.json").read_text()) | {"title": f"What survives: {regime}"}
         (figures / f"survival-{regime}.json").write_text(json.dumps(words))
     html = write_site(collect(study.config, study.paths)).read_text()
-    assert re.search(
-        r'<li>What survives: <a href="#survival-bf16-bf16">bf16-bf16</a>, <a href="#survival-fp8-fp8">fp8-fp8</a></li>',
-        html,
-    )
+    assert html.count('<li><a href="#survival-bf16-bf16">What survives</a></li>') == 1
+    assert '<li><a href="#survival-fp8-fp8">' not in html
     check_links(pages_from(study.paths.root / "index.html"))
 
 
@@ -121,6 +122,28 @@ def test_numbers_are_those_of_table_2_and_lead_to_their_runs(study: FakeStudy) -
     assert html.count("(n=2)</a>") == 8
 
 
+def test_gains_have_their_interval_and_pictures_their_size(study: FakeStudy) -> None:
+    build_all(study)
+    html = (study.paths.root / "index.html").read_text()
+    gains = re.findall(r">([+-]\d+\.\d%)( \([+-]\d+\.\d to [+-]\d+\.\d\))?</a>", html)
+    assert len(gains) == 4
+    assert all(interval for _, interval in gains)
+    cells = {CellKey("tiny", 1, "bf16-bf16", entry): entry for entry in ("adamw", "m-plus-adam")}
+    than, better = ({0: 60.0, 1: 50.0}, {0: 57.0, 1: 49.0})
+    found = {key: Cell(key, values, (), (), (), None) for key, values in zip(cells, (than, better), strict=True)}
+    estimate = stats.ttest_1samp([0.05, 0.02], 0).confidence_interval(0.95)
+    told = with_interval(found, *cells, "+3.5%")
+    assert told == f"+3.5% ({100 * estimate.low:+.1f} to {100 * estimate.high:+.1f})"
+    for name in ("summary", "figure4"):
+        width, height = re.search(r'width="([\d.]+)pt" height="([\d.]+)pt"', _svg(study, name)).groups()
+        size = f'width="{round(float(width) * 4 / 3)}" height="{round(float(height) * 4 / 3)}"'
+        assert re.search(rf'<img src="figures/{name}.svg" alt="[^"]+" {size}', html)
+
+
+def _svg(study: FakeStudy, name: str) -> str:
+    return (study.paths.root / f"figures/{name}.svg").read_text()[:1000]
+
+
 def test_what_was_run_is_told(study: FakeStudy) -> None:
     text = build(study).text
     for told in (
@@ -131,7 +154,7 @@ def test_what_was_run_is_told(study: FakeStudy) -> None:
         "reported on 2,048 tokens",
         "perplexity 221.4 (5.400 nats a token",
         "3 trials for every optimizer, model and regime, on seed 1000",
-        "Small models only.",
+        "The models are a fraction of the paper's smallest",
         "every run of the study has completed",
     ):
         assert told in text
@@ -194,7 +217,7 @@ def test_a_refused_selection_is_named(study: FakeStudy) -> None:
 def test_the_caution_is_for_models_below_the_papers(tmp_path: Path) -> None:
     shape = {"hidden_size": 512, "intermediate_size": 1376, "layers": 24, "heads": 8, "steps_1x": 50}
     study = fake_study(tmp_path / "results", models={"big": shape}, seeds=[0])
-    assert "Small models only." not in build(study).text
+    assert "a fraction of the paper's smallest" not in build(study).text
 
 
 def test_a_size_that_needs_the_vocabulary_is_open_until_the_data_is_there(tmp_path: Path) -> None:
@@ -234,7 +257,7 @@ def test_aggregate_prints_table_2_and_writes_its_files(study: FakeStudy, capsys:
     }
     tables = {f"tables/{n}.{s}" for n in ("table2", "hyperparameters") for s in ("csv", "md", "tex", "txt", "json")}
     assert files == tables | {"tables/runs.csv"} | {
-        f"figures/figure4.{s}" for s in ("pdf", "svg", "png", "json", "csv")
+        f"figures/{n}.{s}" for n in ("figure4", "summary") for s in ("pdf", "svg", "png", "json", "csv")
     }
 
 

@@ -91,7 +91,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_runs_and_measurements_give_their_exhibits(made: Path) -> None:
-    assert len(ITEMS) == 11
+    assert len(ITEMS) == 12
     assert problems(made, ITEMS) == []
 
 

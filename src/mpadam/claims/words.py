@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from mpadam.claims.data import Claim, Perplexity, Probe, Trend
+from mpadam.claims.data import UNITS, Claim, Perplexity, Probe, Trend
 
 
 def signed(value: float | None) -> str:
@@ -18,9 +19,57 @@ def interval_text(interval: Sequence[float] | None) -> str:
     return "" if interval is None else " to ".join(map(signed, interval))
 
 
-def gain_text(value: float) -> str:
-    """A difference of ln perplexity as the share by which the second perplexity is lower: `+2.3%`, as in Table 2."""
-    return f"{-math.expm1(-value):+.1%}"
+def gain(value: float) -> float:
+    """A difference of ln(perplexity) as the share by which the second perplexity is lower, as in Table 2."""
+    return -math.expm1(-value)
+
+
+#: the same as the share by which the first is higher
+cost = math.expm1
+
+
+@dataclass(frozen=True)
+class Writer:
+    """How a number is written, and its unit."""
+
+    number: Callable[[float], str]
+    unit: str
+
+    def text(self, mean: float, interval: Sequence[float] | None) -> str:
+        """`+2.4% (-1.2 to +6.1)`."""
+        ends = f" ({' to '.join(map(self.number, interval))})" if interval else ""
+        return f"{self.number(mean)}{self.unit}{ends}"
+
+    def span(self, ends: Sequence[float]) -> str:
+        """`-1.2 to +6.1`, or one number where both are written alike."""
+        return " to ".join(dict.fromkeys(map(self.number, ends)))
+
+
+def _hundredths(value: float) -> str:
+    """Of one, with a sign, and none that is negative zero."""
+    return f"{round(100 * value, 1) + 0.0:+.1f}"
+
+
+GAIN = Writer(lambda value: _hundredths(gain(value)), "%")
+COST = Writer(lambda value: _hundredths(cost(value)), "%")
+_POINTS = Writer(_hundredths, " points")
+_SHARE = Writer(lambda value: f"{100 * value:.1f}", "%")
+_WRITERS = {
+    UNITS["perplexity"]: GAIN,
+    UNITS["trend"]: replace(GAIN, unit="% per step"),
+    UNITS["fit"]: Writer(lambda value: f"{math.exp(value):.3g}", " times"),
+    UNITS["rates"]: Writer(lambda value: f"{2**value:.3g}", " times"),
+    "share of ticks": replace(_SHARE, unit="% of ticks"),
+}
+
+
+def writer(unit: str, *, of_differences: bool) -> Writer:
+    """For the numbers of a claim; logarithms become percent or factors. of_differences: they compare two things."""
+    if unit == UNITS["probe"]:
+        return _POINTS if of_differences else _SHARE
+    return _WRITERS.get(unit) or Writer(
+        lambda value: f"{round(value, 4) + 0.0:.3g}", f" {unit.partition(' of ')[0]}".rstrip()
+    )
 
 
 def shown(claim: Claim, mean: float, interval: Sequence[float]) -> str:

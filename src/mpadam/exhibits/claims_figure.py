@@ -1,4 +1,4 @@
-"""Differences in ln perplexity with their intervals, a panel for each claim and a line for each cell: thick for the
+"""Gains in perplexity, in percent with their intervals, a panel for each claim and a line for each cell: thick for the
 cell alone, thin for all cells of the claim together. Look whether an interval lies on one side of the dashed line,
 the least difference that matters.
 """
@@ -15,7 +15,10 @@ from matplotlib.figure import Figure
 
 from mpadam.analysis.cells import cell_of
 from mpadam.analysis.style import BLACK, GREY, optimizer_styles
-from mpadam.claims.verdicts import CONTRADICTED, INCONCLUSIVE, SUPPORTED
+from mpadam.claims.data import UNITS
+from mpadam.claims.outcome import FAILS, HOLDS, OPEN, costs, how, outcomes
+from mpadam.claims.verdicts import CONTRADICTED, SUPPORTED
+from mpadam.claims.words import gain
 from mpadam.exhibits.claims import tidy
 from mpadam.exhibits.kit import panels as kit
 from mpadam.exhibits.kit.pictures import WIDTH, Picture, alternative
@@ -31,10 +34,10 @@ IN_ALL = True
 #: inches; HEADING: title and tick labels of a panel, TICKS: of these the part below it
 LINE, HEADING, TICKS = 0.18, 0.62, 0.3
 LEFT, RIGHT, TOP, BOTTOM = 4.0, 1.4, 0.7, 0.4
-UNIT = "ln perplexity"  # of the claims that are drawn, and of their slopes
-_SIGNS = {SUPPORTED: "+ ", CONTRADICTED: "− ", INCONCLUSIVE: "? "}
+_SIGNS = {HOLDS: "+ ", FAILS: "× ", OPEN: "? "}
+_NUMBERS = ("mean", "low", "high", "family_low", "family_high")
 _COLUMNS = ["claim", "contrast", "where", "n", "mean", "low", "high", "family_low", "family_high", "verdict"]
-_TOLD = ("verdict", "diverged", "optimizer")
+_TOLD = ("kind", "diverged", "optimizer")
 
 Record = dict[str, Any]
 
@@ -42,17 +45,22 @@ Record = dict[str, Any]
 def make(source: Source) -> Picture:
     """Claims about perplexity that have a cell in the study, in the order of the file."""
     claims = source.record(NEEDS)
-    shown = [claim for claim in claims["claims"] if claim["unit"].startswith(UNIT) and claim["cells"]]
+    units = (UNITS["perplexity"], UNITS["trend"])
+    shown = [claim for claim in claims["claims"] if claim["unit"] in units and claim["cells"]]
+    known = costs(claims)
+    kinds = {claim["id"]: [outcome.kind for outcome in outcomes(claim, known)] for claim in shown}
     frame = cells_shown(shown)
     figure, axes = _places([len(claim["cells"]) for claim in shown] or [3])
     for ax, claim in zip(axes, shown, strict=False):
-        _draw(ax, claim, frame[frame["claim"] == claim["id"]].reset_index(drop=True))
+        own = frame[frame["claim"] == claim["id"]].reset_index(drop=True)
+        told = how(claim, kinds[claim["id"]]).partition(";")[0]
+        _draw(ax, claim, own.assign(kind=kinds[claim["id"]]), f"{claim['title']}: {told}")
     if not shown:
         kit.say(axes[0], "no cell of a claim")
-    axes[-1].set_xlabel("difference in ln perplexity; to the right: in favour of what is named first")
+    axes[-1].set_xlabel("gain in perplexity, percent; to the right: in favour of what is named first")
     _legend(figure)
-    told = [f"{claim['id']} {claim['verdict']}" for claim in shown]
-    alt = alternative("Forest plot of differences in ln perplexity with intervals", told, "The table of claims")
+    names = [f"{claim['title']} ({how(claim, kinds[claim['id']]).replace(';', ',')})" for claim in shown]
+    alt = alternative("Forest plot of gains in perplexity, in percent with intervals", names, "The table of claims")
     return Picture(NAME, TITLE, figure, _caption(claims, frame), alt, frame[_COLUMNS])
 
 
@@ -63,8 +71,9 @@ def cells_shown(shown: Sequence[Record]) -> pd.DataFrame:
     frame = pd.DataFrame([tidy(claim, cell) for claim, cell in pairs], columns=[*_COLUMNS, "diverged", "regime"])
     runs = [cell_of(cell["cell"]) for _, cell in pairs]
     alone = frame["regime"].where(frame["regime"].ne("") & (len(scales) == 1), frame["where"])
-    numbers = dict.fromkeys(("mean", "low", "high", "family_low", "family_high"), "float64")
-    return frame.astype(numbers).assign(optimizer=[one.optimizer if one else "" for one in runs], place=alone)
+    return frame.astype(dict.fromkeys(_NUMBERS, "float64")).assign(
+        optimizer=[one.optimizer if one else "" for one in runs], place=alone
+    )
 
 
 def _places(lines: Sequence[int]) -> tuple[Figure, list[Axes]]:
@@ -80,9 +89,12 @@ def _places(lines: Sequence[int]) -> tuple[Figure, list[Axes]]:
     return figure, axes
 
 
-def _draw(axes: Axes, claim: Record, cells: pd.DataFrame) -> None:
-    """One claim: its threshold, and for each cell both intervals, the mean, and the verdict."""
-    frame = cells.assign(at=range(len(cells)), decided=cells["verdict"].isin((SUPPORTED, CONTRADICTED)))
+def _draw(axes: Axes, claim: Record, cells: pd.DataFrame, title: str) -> None:
+    """One claim: its threshold, and for each cell both intervals, the mean, and what came out."""
+    percent = {name: [100 * gain(value) for value in cells[name]] for name in _NUMBERS}
+    frame = cells.assign(**percent).assign(
+        at=range(len(cells)), decided=cells["verdict"].isin((SUPPORTED, CONTRADICTED))
+    )
     styles = optimizer_styles(frame["optimizer"])
     if frame["mean"].notna().any():
         drawn = kit.plot(frame, x="mean", y="at", color="optimizer")
@@ -91,20 +103,19 @@ def _draw(axes: Axes, claim: Record, cells: pd.DataFrame) -> None:
         dot = so.Dot(pointsize=6, edgewidth=1.2)
         drawn = drawn.add(dot, marker="optimizer", fill="decided", legend=False)
         kit.draw(drawn.scale(**kit.looks(styles, fill={True: True, False: False})), axes)
-    for at, (verdict, diverged, optimizer) in enumerate(zip(*(cells[c] for c in _TOLD), strict=True)):
-        axes.text(1.01, at, f"{_SIGNS.get(verdict, '')}{verdict}", transform=axes.get_yaxis_transform(), va="center")
+    for at, (kind, diverged, optimizer) in enumerate(zip(*(cells[c] for c in _TOLD), strict=True)):
+        axes.text(1.01, at, f"{_SIGNS.get(kind, '')}{kind}", transform=axes.get_yaxis_transform(), va="center")
         if diverged:
             axes.plot(0.985, at, transform=axes.get_yaxis_transform(), color=styles[optimizer].colour, **kit.CROSS)
     two_sided = claim["direction"] in ("within", "outside")
     for threshold in {claim["threshold"], -claim["threshold"] if two_sided else claim["threshold"]}:
-        axes.axvline(threshold, color=GREY, linestyle=kit.DASHED, linewidth=1)
+        axes.axvline(100 * gain(threshold), color=GREY, linestyle=kit.DASHED, linewidth=1)
     axes.axvline(0, color=BLACK, linewidth=0.6)
     several = cells["contrast"].nunique() > 1
     axes.set_yticks(range(len(cells)), cells["contrast"] + ", " + cells["place"] if several else cells["place"])
     axes.set_ylim(len(cells) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
     axes.locator_params(axis="x", nbins=6)
-    title = f"{claim['id']}: {claim['title']}: {claim['verdict']}"
     axes.set_title(title, loc="left", x=-0.95 * LEFT / (WIDTH - LEFT - RIGHT))
 
 
@@ -124,7 +135,7 @@ def _caption(claims: Record, frame: pd.DataFrame) -> str:
     n = counts_text(frame.loc[frame["n"] > 0, "n"], "no pair of runs yet")
     scale = " Models far below the paper's: directions at most." if claims["directions_only"] else ""
     return (
-        f"Mean difference in ln perplexity over paired seeds ({n}), one panel per claim with its own scale, in the "
+        f"Gain in perplexity in percent, mean over paired seeds ({n}), one panel per claim with its own scale, in the "
         "marker of the optimizer that the claim is about. Thick: Student's 95% interval of the cell alone; thin: wide "
         "enough for all cells of the claim together. Look whether the interval lies on one side of the dashed line: to "
         "the right speaks for what is named first. A diverged run leaves no mean. claims.yaml "

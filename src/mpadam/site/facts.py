@@ -17,6 +17,13 @@ _SOURCES = {
     "c4_hub": "C4 (allenai/c4, en) from the hub",
     "saved_dataset": "datasets saved to disk",
 }
+#: the same in a word
+TEXTS = {
+    "builtin": "docstrings of Python packages",
+    "c4_folder": "C4",
+    "c4_hub": "C4",
+    "saved_dataset": "saved datasets",
+}
 _SEQUENCES = {"pack": "documents end to end", "truncate_pad": "a document each, cut or padded"}
 
 

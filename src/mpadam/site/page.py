@@ -6,14 +6,16 @@ tables sortable and gives them filters; without it the page says the same.
 
 from __future__ import annotations
 
+from mpadam.analysis.cells import cells
 from mpadam.analysis.collect import STATUSES, Collected
 from mpadam.claims.reported import below_paper_scale
 from mpadam.presence import is_there
+from mpadam.site.abstract import abstract
 from mpadam.site.claims import read_claims
 from mpadam.site.curves import loss_panels
 from mpadam.site.facts import facts, model_facts
 from mpadam.site.paper import beside_the_paper
-from mpadam.site.pieces import Download, contents, link, read_pieces
+from mpadam.site.pieces import UNFOLDED, Download, contents, figures_of, link, read_pieces, tables_of
 from mpadam.site.rows import RunRow, by_cell
 from mpadam.site.templating import environment
 from mpadam.site.trials import tuning_links
@@ -22,21 +24,28 @@ from mpadam.site.trials import tuning_links
 def render_page(collected: Collected, rows: list[RunRow]) -> str:
     """The page as HTML; rows: all runs of the study."""
     output = collected.paths.output
-    pieces = read_pieces(output)
+    pieces = read_pieces(output, {cell.key: cell for cell in cells(collected.runs)})
+    tables, figures = tables_of(pieces), figures_of(pieces)
+    claims = read_claims(output, collected.digest)
     learned_nothing = set(collected.above_unigram()["folder"])
     return (
         environment()
         .get_template("index.html")
         .render(
             study=collected.config.study,
+            abstract=abstract(collected, claims),
+            chart=next((piece for piece in pieces if piece.name == "summary"), None),
             counts={status: collected.count(status) for status in STATUSES},
             total=len(rows),
             facts=facts(collected),
             models=model_facts(collected),
             small=below_paper_scale(collected),
-            claims=read_claims(output, collected.digest),
-            pieces=pieces,
-            contents=contents(pieces),
+            claims=claims,
+            claims_table=next((piece for piece in pieces if piece.name == "claims" and piece.image is None), None),
+            tables=tables,
+            figures=figures,
+            unfolded=UNFOLDED,
+            contents=[("Tables", contents(tables)), ("Figures", contents(figures))],
             paper=beside_the_paper(collected),
             cells=by_cell(rows),
             curves=loss_panels(rows),
@@ -50,7 +59,7 @@ def render_page(collected: Collected, rows: list[RunRow]) -> str:
                 for t in collected.tunings
                 if t.status == "refused"
             ],
-            downloads=[
+            files=[
                 Download(path.name, link(path, output))
                 for path in (output / "tables/runs.csv", output / "study.yaml", collected.paths.manifest)
                 if is_there(path)

@@ -13,6 +13,7 @@ from mpadam.analysis.collect import Collected
 from mpadam.analysis.entries import METHOD
 from mpadam.analysis.texts import gain_text, perplexity_text
 from mpadam.claims.reported import BUDGET, REPORTED, Line, same_model
+from mpadam.site.gains import with_interval
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,12 @@ def _beside(collected: Collected, reported: Line, found: dict[CellKey, Cell]) ->
         found.get(CellKey(reported.model, BUDGET, reported.regime, entry)) if same else None
         for entry in (BASELINE, METHOD)
     )
+    than = CellKey(reported.model, BUDGET, reported.regime, BASELINE)
     return Beside(
         reported,
         (perplexity_text(adamw), adamw.key.folder) if adamw else None,
         (perplexity_text(method), method.key.folder) if method else None,
-        (gain_text(method), method.key.folder) if method else None,
+        (with_interval(found, than, method.key, gain_text(method)), method.key.folder) if method else None,
         _direction([cell for cell in found.values() if cell is not method], reported.regime),
     )
 

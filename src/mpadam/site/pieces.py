@@ -1,6 +1,7 @@
 """Tables and figures that the analysis left in a study's folder, ready to be shown.
 
-Everything in `tables/*.json` and `figures/*.json` is shown, so a new table or figure needs no line here.
+Everything in `tables/*.json` and `figures/*.json` is shown, so a new table or figure needs no line here. The chart of
+the summary opens the page, and the cells of claims have a table of their own there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ from urllib.parse import quote
 
 from mpadam.exhibits.registry import places
 from mpadam.presence import is_there
+from mpadam.site.gains import Cells, with_intervals
 from mpadam.site.points import Point, points
+
+#: tables that are unfolded, and come first
+UNFOLDED = ("table2", "table1")
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Piece:
-    """A table (`content` has header and rows) or a figure (`content` has its alternative text).
+    """A table (`content` has header and rows) or a figure (`content` has its alternative text and size).
 
     anchor: its place on the page; a figure beside a table of the same name has another.
     image: link to the picture of a figure, None for a table.
@@ -43,9 +48,10 @@ class Piece:
     points: tuple[Point, ...] = ()
 
 
-def read_pieces(root: Path) -> list[Piece]:
-    """The pieces of the study whose folder is `root`; links are relative to it."""
-    found = [_piece(path, root) for folder in ("tables", "figures") for path in sorted((root / folder).glob("*.json"))]
+def read_pieces(root: Path, cells: Cells) -> list[Piece]:
+    """The pieces of the study whose folder is `root`; links are relative to it. cells: of the study, for intervals."""
+    paths = [path for folder in ("tables", "figures") for path in sorted((root / folder).glob("*.json"))]
+    found = [_piece(path, root, cells) for path in paths]
     order = places()
     last = len(found) + max(order.values(), default=0)
     return sorted(found, key=lambda piece: (order.get((_folder(piece), piece.name), last), piece.name))
@@ -55,19 +61,29 @@ def _folder(piece: Piece) -> str:
     return "tables" if piece.image is None else "figures"
 
 
-def contents(pieces: Sequence[Piece]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """What the page opens with: titles, each with its places as (words, anchor). Pieces whose titles differ only behind
-    a colon, such as a figure a regime, share an entry."""
-    entries: dict[str, list[tuple[str, str]]] = {}
+def tables_of(pieces: Sequence[Piece]) -> list[Piece]:
+    """The tables, those that are unfolded first."""
+    found = [piece for piece in pieces if piece.image is None and piece.name != "claims"]
+    return sorted(found, key=lambda piece: UNFOLDED.index(piece.name) if piece.name in UNFOLDED else len(UNFOLDED))
+
+
+def figures_of(pieces: Sequence[Piece]) -> list[Piece]:
+    """The figures, without the chart of the summary."""
+    return [piece for piece in pieces if piece.image is not None and piece.name != "summary"]
+
+
+def contents(pieces: Sequence[Piece]) -> list[tuple[str, str]]:
+    """Titles with their anchors. Pieces whose titles differ only behind a colon,
+    such as a figure a regime, share an entry, which leads to the first."""
+    entries: dict[str, str] = {}
     for piece in pieces:
-        title, colon, rest = piece.title.partition(": ")
+        title, colon, _ = piece.title.partition(": ")
         shared = colon and sum(other.title.startswith(f"{title}: ") for other in pieces) > 1
-        key, words = (title, rest) if shared else (piece.title, piece.title)
-        entries.setdefault(key, []).append((words, piece.anchor))
+        entries.setdefault(title if shared else piece.title, piece.anchor)
     return list(entries.items())
 
 
-def _piece(path: Path, root: Path) -> Piece:
+def _piece(path: Path, root: Path, cells: Cells) -> Piece:
     content = json.loads(path.read_text(encoding="utf-8"))
     formats = ("svg", "pdf", "png", "csv") if path.parent.name == "figures" else ("csv", "md", "tex")
     files = {suffix: path.with_suffix(f".{suffix}") for suffix in formats}
@@ -76,7 +92,7 @@ def _piece(path: Path, root: Path) -> Piece:
         anchor=f"{path.stem}-figure" if _has_twin(path, root) else path.stem,
         title=content["title"],
         caption=content["caption"],
-        content=content,
+        content=with_intervals(content, cells) if "rows" in content else content,
         image=link(files["svg"], root) if "svg" in files else None,
         downloads=tuple(Download(suffix.upper(), link(f, root)) for suffix, f in files.items() if is_there(f)),
         points=points(files["csv"]) if "svg" in files else (),

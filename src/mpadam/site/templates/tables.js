@@ -1,4 +1,5 @@
-// Tables of class "data": headings that sort, filters, and the rows behind a number marked when it is followed.
+// Tables of class "data": headings that sort, filters, and the rows behind a number marked when it is followed. Filters
+// stay in the address, as in #runs?regime=bf16-bf16&contains=seed, so that a view can be linked.
 // The page says the same without this script, so all controls are made here.
 "use strict";
 (() => {
@@ -19,7 +20,8 @@
       row, index, home: row.parentNode, cell: row.parentNode.id,
       texts: [...row.cells].map((cell) => cell.textContent.trim()),
     }));
-    const state = { table, heads, rows, column: null, descending: false, filters: [] };
+    const place = table.closest("section[id], details[id]").id;
+    const state = { table, place, heads, rows, column: null, descending: false, filters: [], controls: new Map() };
     heads.forEach((head, column) => head.classList.contains("plain") || sortable(state, head, column));
     if (rows.length >= FILTER_FROM) filterable(state, number);
     return state;
@@ -86,7 +88,7 @@
       const text = entry.texts.join(" ").toLowerCase();
       return input.value.toLowerCase().split(/\s+/).every((word) => text.includes(word));
     });
-    const controls = [input];
+    state.controls.set("contains", input);
     state.heads.forEach((head, column) => {
       const choices = [...new Set(state.rows.map((entry) => entry.texts[column]))];
       const plain = head.classList.contains("number") || head.classList.contains("plain");
@@ -95,7 +97,7 @@
       select.append(new Option("all", ""), ...choices.map((text) => new Option(text, text)));
       add(bar, head.textContent, select, `filter-${number}-${column}`);
       state.filters.push((entry) => select.selectedIndex === 0 || entry.texts[column] === select.value);
-      controls.push(select);
+      state.controls.set(head.textContent, select);
     });
     const count = document.createElement("output");
     bar.append(count);
@@ -107,12 +109,18 @@
       }
       count.textContent = `${shown} of ${state.rows.length} rows`;
     };
-    state.clear = () => {
-      input.value = "";
-      controls.slice(1).forEach((select) => { select.selectedIndex = 0; });
+    state.set = (wanted) => {
+      for (const [name, control] of state.controls) {
+        control.value = wanted.get(name) || "";
+        if (control.selectedIndex === -1) control.selectedIndex = 0; // no such choice
+      }
       state.filter();
     };
-    bar.addEventListener("input", state.filter);
+    bar.addEventListener("input", () => {
+      state.filter();
+      const chosen = [...state.controls].map(([name, control]) => [name, control.value]).filter(([, value]) => value);
+      history.replaceState(null, "", `#${state.place}${chosen.length ? `?${new URLSearchParams(chosen)}` : ""}`);
+    });
     state.table.parentNode.before(bar);
     state.filter();
   }
@@ -129,13 +137,20 @@
   // --- from a number to its runs ----------------------------------------------------------------------------------
 
   function follow() {
-    const wanted = decodeURIComponent(location.hash.slice(1));
+    const [place, query] = location.hash.slice(1).split("?");
+    const wanted = decodeURIComponent(place);
     document.querySelectorAll("tr.marked").forEach((row) => row.classList.remove("marked"));
-    if (!wanted) return;
+    const target = document.getElementById(wanted);
+    if (!target) return;
+    for (let fold = target.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
+    if (query) {
+      tables.filter((state) => state.place === wanted && state.set).forEach((state) => state.set(new URLSearchParams(query)));
+      target.scrollIntoView();
+    }
     for (const state of tables) {
       const found = state.rows.filter((entry) => entry.cell === wanted);
       if (!found.length) continue;
-      if (state.clear && found.some((entry) => entry.row.hidden)) state.clear();
+      if (state.set && found.some((entry) => entry.row.hidden)) state.set(new URLSearchParams());
       found.forEach((entry) => entry.row.classList.add("marked"));
       found[0].row.scrollIntoView({ block: "center" });
     }
