@@ -32,11 +32,10 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
             record = json.loads(line)
-            while records and records[-1]["step"] >= record["step"]:
-                records.pop()
+            step = record["step"]
+            records = [*(earlier for earlier in records if earlier["step"] < step), record]
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path}, line {number}: not a record of mpadam.UpdateProbe ({error!r})") from error
-        records.append(record)
     if not records:
         raise ValueError(f"{path} is empty: train for at least `every` steps of the UpdateProbe")
     return records
@@ -139,8 +138,8 @@ def _remedies(trials: Mapping[str, Mapping[str, float]], fmt: str, *, needed: bo
         f"size, {bits:.3g} bits per weight. float32 masters change with {kept('fp32/nearest')} of the updates and pass "
         f"on {arrives('fp32/nearest')}, for 32 bits more. Stochastic rounding moves {kept(f'{fmt}/stochastic')} of the "
         f"weights at a step and passes on {arrives(f'{fmt}/stochastic')}, for no memory but with noise. Kahan "
-        f"summation keeps {kept(f'{fmt}/kahan')} in weight or carry and passes on {arrives(f'{fmt}/kahan')}, for {_KAHAN_BITS} "
-        f"bits more. The first step of M+Adam at its default rates, from these weights and gradients, changes "
-        f"{kept(f'{fmt}/m-plus-adam')} of the weights to nearest: that is the size of its steps, and not yet a lower "
-        "loss."
+        f"summation keeps {kept(f'{fmt}/kahan')} in weight or carry and passes on {arrives(f'{fmt}/kahan')}, for "
+        f"{_KAHAN_BITS} bits more. The first step of M+Adam at its default rates, from these weights and gradients, "
+        f"changes {kept(f'{fmt}/m-plus-adam')} of the weights to nearest: that is the size of its steps, and not yet "
+        "a lower loss."
     ]
