@@ -341,7 +341,7 @@ def test_a_sample_estimates_the_share_of_the_whole():
     assert 0.2 < found[0]["stored"] < 0.9
 
 
-# --- mpadam's own optimizers, and one way of counting -------------------------------------------------------------------
+# --- mpadam's own optimizers, and one way of counting -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fmt", ["fp32", "bf16", "fp8_e5m2", "fp8_e4m3", "nvfp4"])

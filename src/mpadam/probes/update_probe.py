@@ -35,7 +35,7 @@ class UpdateProbe:
         record, or a list of these.
     samples: elements of each parameter that are looked at, about.  seed: of the sample alone.
     step: steps that the optimizer had made when a training is resumed.
-    record: the last one, None until then.
+    record: the last one, None until then.  seconds: all looks so far.
     Raises ValueError for an optimizer that is not elementwise, and for a parameter that cannot be sampled. Under DDP
     only rank 0 looks.
     """
@@ -62,7 +62,7 @@ class UpdateProbe:
         self._write = outlet(out)
         self._pending: list[tuple[Tensor, Sampled]] = []
         self._first, self._warned = step, False
-        self._unchecked, self._spent, self._began = True, 0.0, time.perf_counter()
+        self._unchecked, self.seconds, self._began = True, 0.0, time.perf_counter()
         self._hooks = (
             optimizer.register_step_pre_hook(torch.compiler.disable(self._before_step)),
             optimizer.register_step_post_hook(torch.compiler.disable(self._after_step)),
@@ -121,7 +121,7 @@ class UpdateProbe:
         if self.step % self.every == 0 and not is_skipped(self.optimizer):
             with float32_arithmetic({p.device.type for p in self._names}):
                 self._pending = self._sampled()
-        self._spent += time.perf_counter() - began
+        self.seconds += time.perf_counter() - began
 
     def _sampled(self) -> list[tuple[Tensor, Sampled]]:
         samples = {
@@ -140,11 +140,11 @@ class UpdateProbe:
             found = tally([s if own else s.stepped(p) for p, s in self._pending], seed=self.seed, step=self.step)
         self._pending = []
         now = time.perf_counter()
-        self._spent += now - began
-        times = {"seconds": round(self._spent, 4), "time_share": round(self._spent / (now - self._began), 5)}
+        self.seconds += now - began
+        times = {"seconds": round(self.seconds, 4), "time_share": round(self.seconds / (now - self._began), 5)}
         self.record = {"step": self.step, "optimizer": type(optimizer).__name__, **times, **found}
         self._write(self.record)
-        self._warn(self._spent / (now - self._began))
+        self._warn(self.seconds / (now - self._began))
 
 
 def _names(

@@ -33,8 +33,8 @@ def draw_updates(records: list[dict[str, Any]], files: Iterable[Path]) -> list[P
     with drawing():
         kinds = _kinds(records)
         figure = kit.page(2 * _HEIGHT)
-        upper, lower = figure.subfigures(2, 1)  # each lays out its own columns: names of layers are long
-        (steps, sizes), (magnitudes, layers) = upper.subplots(1, 2), lower.subplots(1, 2)
+        rows: Any = figure.subfigures(2, 1)  # each lays out its own columns: names of layers are long
+        (steps, sizes), (magnitudes, layers) = (row.subplots(1, 2) for row in rows)
         _by_step(steps, records)
         _by_size(sizes, records)
         _by_magnitude(magnitudes, records)
