@@ -75,7 +75,7 @@ class Subject:
     def step(self) -> dict[str, float]:
         """Seconds of the step, and of the look at it."""
         before = self.probe.seconds
-        both = seconds(lambda: self.optimizer.step())
+        both = seconds(self.optimizer.step)
         probe = self.probe.seconds - before
         return {"optimizer": both - probe, "probe": probe}
 

@@ -341,7 +341,7 @@ def test_a_sample_estimates_the_share_of_the_whole():
     assert 0.2 < found[0]["stored"] < 0.9
 
 
-# --- mpadam's own optimizers, and one way of counting -----------------------------------------------------------------
+# --- mpadam's own optimizers, and one way of counting --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fmt", ["fp32", "bf16", "fp8_e5m2", "fp8_e4m3", "nvfp4"])
@@ -528,6 +528,22 @@ def test_names_and_parameters_that_come_later():
             p.grad = torch.ones_like(p)
     optimizer.step()
     assert list(records[0]["layers"]) == ["wide", "group 0, parameter 1", "group 1, parameter 0"]
+
+
+def test_a_frozen_parameter_and_numbers_that_are_not_finite():
+    """mpadam's optimizers take up a parameter at its first gradient; a diverged step must not end the training."""
+    for own in (True, False):
+        model, records = Model(), []
+        model.bias.requires_grad_(False)
+        cls = mpadam.AdamW if own else torch.optim.AdamW
+        optimizer = cls(model.parameters(), lr=1e-3)
+        mpadam.UpdateProbe(optimizer, model, every=1, out=records.append)
+        model.give_gradients(0)
+        model.bias.requires_grad_(True)
+        model.wide.grad[0] = torch.nan
+        optimizer.step()
+        assert ("bias" in records[0]["layers"]) is not own
+        json.dumps(records, allow_nan=False)
 
 
 def test_it_needs_torch_and_numpy_alone():

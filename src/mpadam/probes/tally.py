@@ -79,7 +79,7 @@ def _counted(
 def _sizes(change: Tensor, kept: Tensor, *, layer: Tensor, layers: int) -> Tensor:
     due = change != 0
     columns = (due, due & (kept == 0), change.abs(), change.sign() * kept)
-    each = torch.stack([column.sum(1, dtype=torch.float64) for column in columns], 1)
+    each = torch.stack([column.double().nan_to_num(0.0, 0.0, 0.0).sum(1) for column in columns], 1)
     return each.new_zeros(layers, len(columns)).index_add_(0, layer.flatten(), each)
 
 

@@ -124,10 +124,11 @@ class UpdateProbe:
         self.seconds += time.perf_counter() - began
 
     def _sampled(self) -> list[tuple[Tensor, Sampled]]:
+        own = isinstance(self.optimizer, LowPrecisionOptimizer)
         samples = {
             p: draw_tiles(p, size=self.samples, seed=self.seed, step=self.step, tensor_id=number)
             for number, p in enumerate(self._names)
-            if p.grad is not None and p.numel()
+            if p.grad is not None and p.numel() and (p in self.optimizer.state or not own)  # it adopts new ones later
         }
         return list(zip(samples, sample_step(self.optimizer, self._names, samples), strict=True))
 
