@@ -341,7 +341,7 @@ def test_a_sample_estimates_the_share_of_the_whole():
     assert 0.2 < found[0]["stored"] < 0.9
 
 
-# --- mpadam's own optimizers, and one way of counting --------------------------------------------------------------------
+# --- mpadam's own optimizers, and one way of counting -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fmt", ["fp32", "bf16", "fp8_e5m2", "fp8_e4m3", "nvfp4"])
@@ -411,6 +411,20 @@ def test_a_trial_is_what_a_store_of_the_whole_tensor_would_do(fmt):
     assert (gap > 0).all()
     drawn, _ = keep(w, step, fmt, "stochastic", bits=bits, largest=largest)
     assert (drawn * step.sign()).sum() == pytest.approx(step.abs().sum().item(), rel=0.25)
+
+
+@pytest.mark.parametrize("fmt", ["fp32", "bf16", "fp8_e5m2", "fp8_e4m3", "nvfp4"])
+def test_the_spacing_is_that_to_the_next_value_of_the_format(fmt):
+    """On the scales as they are, where a value away from the largest one of its block has a neighbour."""
+    numbers = get_format(fmt)
+    encoded = numbers.encode(torch.randn(6, 64, generator=torch.Generator().manual_seed(0)))
+    x, rounded = numbers.decode(encoded), numbers.rounding_on(encoded)
+    gap = numbers.spacing_on(encoded, x)
+    inner = x.abs() + gap < 0.9 * x.unflatten(1, (-1, 16)).abs().amax(2, keepdim=True).expand(6, 4, 16).flatten(1)
+    beyond = (x + x.sign() * gap)[inner]
+    assert torch.equal(rounded(x + x.sign() * gap, None)[inner], beyond)
+    assert torch.equal(rounded(x + x.sign() * 0.25 * gap, None)[inner], x[inner]) or fmt == "fp32"
+    assert inner.sum() > 100
 
 
 # --- where records go, and what they say ------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from torch import Tensor
 from mpadam.numerics import random_bits
 from mpadam.probes.sampled import Sampled
 from mpadam.probes.survival import BINS, bin_of, fate
-from mpadam.probes.trials import FORMATS, TRIALS, first_m_plus_adam_step, keep
+from mpadam.probes.trials import FORMATS, REMEDIES, first_m_plus_adam_step, keep
 
 #: binades of |step| / spacing, the first for all below and the last for all above
 LOWEST, HIGHEST = -16, 4
@@ -30,15 +30,16 @@ def tally(samples: list[Sampled], *, seed: int, step: int) -> dict[str, Any]:
     by_width = defaultdict(list)
     for layer, sample in enumerate(samples):
         by_width[sample.before.shape[1], sample.before.device].append((layer, sample))
+    mended = {"bf16", *(sample.stored.split()[0] for sample in samples)} & set(FORMATS)
     for rows in by_width.values():
-        for key, value in _rows(rows, layers=len(samples), seed=seed, step=step).items():
+        for key, value in _rows(rows, mended, layers=len(samples), seed=seed, step=step).items():
             counts[key] = counts.get(key, 0) + value.double().cpu()
     weights = torch.tensor([sample.tiles.weight for sample in samples], dtype=torch.float64, device="cpu")
     return _record(samples, {key: value.flatten(1) * weights.unsqueeze(1) for key, value in counts.items()})
 
 
-def _rows(rows: list[tuple[int, Sampled]], *, layers: int, seed: int, step: int) -> dict[str, Tensor]:
-    """Name -> counts [layers, ...] of samples of one width:
+def _rows(rows: list[tuple[int, Sampled]], mended: set[str], *, layers: int, seed: int, step: int) -> dict[str, Tensor]:
+    """Name -> counts [layers, ...] of samples of one width; remedies are tried in the formats of `mended`:
 
     fate/FORMAT int64 [layers, bins of |w|, 3], gap/FORMAT int64 [layers, SPACINGS] of intended steps,
     size/TRIAL float64 [layers, 4]: intended, lost, sum of |step|, and how much of it is made in its direction.
@@ -52,15 +53,14 @@ def _rows(rows: list[tuple[int, Sampled]], *, layers: int, seed: int, step: int)
     bits = random_bits(seed=seed, step=step, tensor_id=rows[0][0], shape=w.shape, device=w.device)
     place = layer * len(BINS) + bin_of(w)
     counts = _counted(STORED, place, change, kept=moved, gap=gap, layer=layer, layers=layers)
-    for fmt, write_back in TRIALS:
-        kept, gap = keep(w, change, fmt, write_back, bits=bits, largest=largest)
-        counts[f"size/{fmt}/{write_back}"] = _sizes(change, kept, layer=layer, layers=layers)
-        if write_back == "nearest" and fmt in FORMATS:
-            counts |= _counted(fmt, place, change, kept=kept, gap=gap, layer=layer, layers=layers)
-    other = first_m_plus_adam_step(w, grad)
-    for fmt in FORMATS:
-        kept, _ = keep(w, other, fmt, "nearest", bits=bits, largest=largest)
-        counts[f"size/{fmt}/{M_PLUS_ADAM}"] = _sizes(other, kept, layer=layer, layers=layers)
+    nearest = [(fmt, "nearest", "nearest", change) for fmt in ("fp32", *FORMATS)]
+    remedies = [(fmt, name, name, change) for fmt in mended for name in REMEDIES]
+    others = [(fmt, M_PLUS_ADAM, "nearest", first_m_plus_adam_step(w, grad)) for fmt in mended]
+    for fmt, name, write_back, part in nearest + remedies + others:
+        kept, gap = keep(w, part, fmt, write_back, bits=bits, largest=largest)
+        counts[f"size/{fmt}/{name}"] = _sizes(part, kept, layer=layer, layers=layers)
+        if name == "nearest" and fmt in FORMATS:
+            counts |= _counted(fmt, place, part, kept=kept, gap=gap, layer=layer, layers=layers)
     return counts
 
 

@@ -6,8 +6,6 @@ a step are rounded on the scales of the whole, as in `mpadam.optim.store.StorePl
 
 from __future__ import annotations
 
-from itertools import product
-
 import torch
 from torch import Tensor, nn
 
@@ -16,8 +14,7 @@ from mpadam.optim.optimizer import MPlusAdam
 from mpadam.optim.store import StorePlan
 
 FORMATS = ("bf16", "fp8_e5m2", "fp8_e4m3", "nvfp4")
-#: format, write-back
-TRIALS = (("fp32", "nearest"), *product(FORMATS, ("nearest", "stochastic", "kahan")))
+REMEDIES = ("stochastic", "kahan")
 
 
 def keep(w: Tensor, step: Tensor, fmt: str, write_back: str, *, bits: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:

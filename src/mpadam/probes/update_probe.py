@@ -47,7 +47,7 @@ class UpdateProbe:
         *,
         every: int = 100,
         out: Any = "updates.jsonl",
-        samples: int = 2048,
+        samples: int = 1024,
         seed: int = 0,
         step: int = 0,
     ) -> None:
