@@ -488,6 +488,15 @@ def test_the_paragraph_says_what_was_measured_and_no_more():
     assert "Nothing has to be mended" in text
 
 
+def test_the_paragraph_names_what_keeps_the_rounding_of_mpadams_optimizers():
+    for write_back, keeper in (("kahan", "the carry keeps"), ("eco", "the first moment keeps"), ("nearest", None)):
+        model = Model()
+        optimizer = mpadam.AdamW(model.parameters(), lr=1e-3, weight_format="fp8_e5m2", write_back=write_back)
+        text = paragraph(probed(optimizer, model, steps=2))
+        assert "What would help in FP8 e5m2" in text
+        assert (keeper in text) if keeper else ("keeps what was rounded" not in text)
+
+
 @pytest.mark.parametrize(
     ("value", "shown"),
     [(None, "none"), (0.0, "0%"), (1e-6, "less than 0.01%"), (0.004, "0.40%"), (0.5, "50%"), (0.999, "99.90%"),

@@ -98,6 +98,12 @@ def paragraph(records: list[dict[str, Any]]) -> str:
         f" ({percent(share(last['lost']['stored'], last['intended']))} at step {last['step']}).",
     ]
     text += _worst(records) if lost["stored"] else []
+    keepers = {"kahan": "the carry", "eco": "the first moment"}
+    text += [
+        f"Where the write-back is {name}, {keeper} keeps what was rounded, so that these updates are delayed, not lost."
+        for name, keeper in keepers.items()
+        if any(f" {name}" in kept for kept in stored)
+    ]
     others = ", ".join(f"{percent(lost[view])} in {LABELS[view]}" for view in lost if view != "stored")
     text.append(f"Of the same updates, stored to nearest, {others} would be lost.")
     text += _remedies(total["trials"], _format_of(stored), needed=bool(lost["stored"]))
