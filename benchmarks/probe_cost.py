@@ -53,7 +53,7 @@ class Subject:
         self.model = build_model(spec, seed=0)
         self.optimizer: torch.optim.Optimizer
         if name == "torch":
-            self.model.to(dtype={"fp32": torch.float32, "bf16": torch.bfloat16}[masters])
+            torch.nn.Module.to(self.model, {"fp32": torch.float32, "bf16": torch.bfloat16}[masters])
             self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATES["adamw"]["lr"])
         else:
             self.optimizer = build_optimizer(self.model, name, RATES[name.removesuffix("-sr")], masters=masters)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import mpadam
 from mpadam.cli import main
@@ -266,6 +267,18 @@ def test_a_step_that_a_grad_scaler_leaves_out_is_not_counted():
         model.bias.grad[0] = torch.inf
         scaler.step(optimizer)
         assert records == []
+
+
+def test_a_replay_calls_no_hook_of_the_user():
+    steps = []
+    handle = register_optimizer_step_post_hook(lambda optimizer, *_: steps.append(optimizer))
+    try:
+        model = Model()
+        optimizer = torch.optim.AdamW(model.parameters())
+        assert len(probed(optimizer, model, steps=2, every=1)) == 2
+    finally:
+        handle.remove()
+    assert steps == [optimizer, optimizer]
 
 
 class Unknown(torch.optim.SGD):
