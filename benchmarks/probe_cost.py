@@ -4,9 +4,11 @@
     OMP_NUM_THREADS=1 python benchmarks/probe_cost.py --model 512 1376 4 8 --batch 16 --vocabulary 4096 --rounds 5
 
 One process on the CPU, random tokens; every round times a step (forward, backward, clipping, optimizer), the survey of
-the update (survival, descent, staleness) and the loss after it, one after the other, so that a slow spell of the
-machine hits all alike. Medians of the rounds. `for 2%` is the shortest interval between looks at which the survey costs
-under 2% of the steps between them.
+the update (survival, descent, staleness), a look of `mpadam.UpdateProbe` with its default sample, and the loss after
+it, one after the other, so that a slow spell of the machine hits all alike. Medians of the rounds. `for 2%` is the
+shortest interval between looks at which the survey costs under 2% of the steps between them; `every=100` is the share
+of the time that UpdateProbe takes at its default. The optimizer `torch` is torch's AdamW, with fp32 or bf16 weights,
+which has no survey.
 
 Survey and optimizer both go through the weights some number of times, whatever the batch is; forward and backward grow
 with it. At the paper's 131,072 positions a step they outweigh both, so a small batch as here is the dear case.
@@ -22,8 +24,10 @@ from itertools import product
 
 import torch
 
+from mpadam import UpdateProbe
 from mpadam.model.build import build_model
 from mpadam.model.loss import loss_sum, token_nll
+from mpadam.optim.base import LowPrecisionOptimizer
 from mpadam.optim.registry import build_optimizer
 from mpadam.probes.survey import survey
 from mpadam.study.spec import ModelSpec
@@ -47,7 +51,13 @@ class Subject:
             attention="eager",
         )
         self.model = build_model(spec, seed=0)
-        self.optimizer = build_optimizer(self.model, name, RATES[name.removesuffix("-sr")], masters=masters)
+        self.optimizer: torch.optim.Optimizer
+        if name == "torch":
+            torch.nn.Module.to(self.model, {"fp32": torch.float32, "bf16": torch.bfloat16}[masters])
+            self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATES["adamw"]["lr"])
+        else:
+            self.optimizer = build_optimizer(self.model, name, RATES[name.removesuffix("-sr")], masters=masters)
+        self.probe = UpdateProbe(self.optimizer, self.model, every=1, out=lambda record: None)
         self.tokens = torch.randint(arguments.vocabulary, (arguments.batch, arguments.length))
         self.parameters = sum(p.numel() for p in self.model.parameters())
 
@@ -58,12 +68,23 @@ class Subject:
         tensors = [p.grad for p in self.model.parameters() if p.grad is not None]
         settle_(tensors, norm=global_norm(tensors), limit=1.0, dtype="bf16")
 
+    def survey(self) -> None:
+        if isinstance(self.optimizer, LowPrecisionOptimizer):
+            survey(self.model, self.optimizer)
+
+    def step(self) -> dict[str, float]:
+        """Seconds of the step, and of the look at it."""
+        before = self.probe.seconds
+        both = seconds(self.optimizer.step)
+        probe = self.probe.seconds - before
+        return {"optimizer": both - probe, "probe": probe}
+
     def times(self) -> dict[str, float]:
         """Seconds of each part, in the order of training."""
         return {
             "gradients": seconds(self.gradients),
-            "survey": seconds(lambda: survey(self.model, self.optimizer)),
-            "optimizer": seconds(self.optimizer.step),
+            "survey": seconds(self.survey),
+            **self.step(),
             "loss": seconds(lambda: token_nll(self.model, self.tokens, self.tokens)),
         }
 
@@ -84,11 +105,16 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--masters", nargs="+", default=("fp32", "bf16", "fp8", "nvfp4"))
-    parser.add_argument("--optimizers", nargs="+", default=("adamw", "m-plus-adam"))
+    parser.add_argument("--optimizers", nargs="+", default=("torch", "adamw", "m-plus-adam"))
     arguments = parser.parse_args()
     torch.manual_seed(0)
-    print("masters  optimizer       parameters  step ms  survey ms  loss ms  survey/optimizer  look/step  for 2%")
+    print(
+        "masters  optimizer       parameters  step ms  survey ms  loss ms  survey/optimizer  look/step  for 2%"
+        "  probe ms  every=100"
+    )
     for masters, name in product(arguments.masters, arguments.optimizers):
+        if name == "torch" and masters not in ("fp32", "bf16"):
+            continue
         subject = Subject(arguments, masters, name)
         subject.times()  # allocates
         rounds = [subject.times() for _ in range(arguments.rounds)]
@@ -97,7 +123,8 @@ def main() -> None:
         print(
             f"{masters:8} {name:15} {subject.parameters:10,} {1e3 * step:8.1f} {1e3 * median['survey']:10.1f} "
             f"{1e3 * median['loss']:8.1f} {median['survey'] / median['optimizer']:17.1f} "
-            f"{(median['survey'] + median['loss']) / step:10.2f} {median['survey'] / step / 0.02:7.0f}",
+            f"{(median['survey'] + median['loss']) / step:10.2f} {median['survey'] / step / 0.02:7.0f} "
+            f"{1e3 * median['probe']:9.1f} {median['probe'] / step:9.2f}%",
             flush=True,
         )
 

@@ -32,6 +32,7 @@ COMMANDS = {
     "keep": "{folder} {folder}/out",
     "measure": "memory --out {folder}",
     "plan": STUDY,
+    "probe": "report {folder}/updates.jsonl",
     "probes": STUDY,
     "site": STUDY,
     "spec": "--request {{}} --manifest {folder}/manifest.json --out {folder}/run.yaml",

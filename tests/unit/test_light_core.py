@@ -31,7 +31,7 @@ from mpadam.data import builtin
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-NEEDS_HF: set[str] = set()  # public names and modules of the core that do
+NEEDS_HF = {"UpdateProbeCallback", "mpadam.probes.callback"}  # public names and modules of the core that do
 
 
 def closure(wanted: Iterable[str]) -> dict[str, list[Requirement]]:

@@ -414,8 +414,12 @@ def test_roles():
 def test_the_cost_of_a_look_can_be_measured(monkeypatch, capsys):
     script = Path(__file__).parents[2] / "benchmarks" / "probe_cost.py"
     options = (
-        "--rounds 1 --batch 2 --length 8 --vocabulary 64 --model 16 32 1 2 --masters nvfp4 --optimizers m-plus-adam"
+        "--rounds 1 --batch 2 --length 8 --vocabulary 64 --model 16 32 1 2 --masters nvfp4 bf16 "
+        "--optimizers torch m-plus-adam"
     )
     monkeypatch.setattr(sys, "argv", [str(script), *options.split()])
     runpy.run_path(str(script), run_name="__main__")
-    assert re.search(r"^nvfp4 +m-plus-adam +[\d,]+( +[\d.]+){6}$", capsys.readouterr().out, re.MULTILINE)
+    shown = capsys.readouterr().out
+    assert not re.search("^nvfp4 +torch", shown, re.MULTILINE)
+    assert re.search(r"^bf16 +torch +[\d,]+( +[\d.]+){8}%$", shown, re.MULTILINE)
+    assert re.search(r"^nvfp4 +m-plus-adam +[\d,]+( +[\d.]+){8}%$", shown, re.MULTILINE)

@@ -80,6 +80,10 @@ class Format:
         """Rounding on the scales of `encoded` as they are, to nearest or, with bits, stochastically; saturating."""
         raise NotImplementedError
 
+    def spacing_on(self, encoded: Encoded, x: Tensor) -> Tensor:
+        """Distance from |x| to the next larger value on the scales of `encoded`, float32 [*shape] of `x`."""
+        raise NotImplementedError
+
 
 @runtime_checkable
 class Flushing(Protocol):

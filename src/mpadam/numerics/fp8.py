@@ -57,6 +57,7 @@ from mpadam.numerics.grids import (
     round_on_scale,
     round_to_grid,
     saturating_cast,
+    spacing,
     step,
 )
 from mpadam.numerics.rounding import check_rounding, convert, is_finite
@@ -130,10 +131,16 @@ class Fp8Blocks(Format):
 
     def rounding_on(self, encoded: Encoded) -> RoundingOn:
         """See base.Format."""
-        grid = get_grid(self.fmt)
-        one = torch.ones((), dtype=grid.dtype, device=encoded.codes.device).view(torch.uint8)
-        ones = Encoded({**encoded.tensors, "codes": one.expand_as(encoded.codes)}, encoded.shape)
-        return partial(round_on_scale, scale=self.decode(ones), grid=grid)
+        return partial(round_on_scale, scale=self._scale_each(encoded), grid=get_grid(self.fmt))
+
+    def spacing_on(self, encoded: Encoded, x: Tensor) -> Tensor:
+        scale = self._scale_each(encoded)
+        return spacing(divide(x, scale), self.fmt) * scale
+
+    def _scale_each(self, encoded: Encoded) -> Tensor:
+        """The scale of every weight, float32 [*shape]."""
+        one = torch.ones((), dtype=get_grid(self.fmt).dtype, device=encoded.codes.device).view(torch.uint8)
+        return self.decode(Encoded({**encoded.tensors, "codes": one.expand_as(encoded.codes)}, encoded.shape))
 
     def _scale_of(self, encoded: Encoded) -> Tensor:
         """float32 scales, in the shape that broadcasts with blocks."""

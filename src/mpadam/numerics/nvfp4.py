@@ -63,6 +63,7 @@ from mpadam.numerics.grids import (
     encode_e2m1_to_nearest,
     round_on_scale,
     round_to_grid,
+    spacing,
 )
 from mpadam.numerics.rounding import check_rounding, convert, is_finite
 
@@ -124,8 +125,16 @@ class NvFp4(Format):
 
     def rounding_on(self, encoded: Encoded) -> RoundingOn:
         """See base.Format."""
-        ones = Encoded({**encoded.tensors, "codes": torch.full_like(encoded.codes, _TWO_ONES)}, encoded.shape)
-        return partial(round_on_scale, scale=self.decode(ones), grid=E2M1)
+        return partial(round_on_scale, scale=self._scale_each(encoded), grid=E2M1)
+
+    def spacing_on(self, encoded: Encoded, x: Tensor) -> Tensor:
+        scale = self._scale_each(encoded)
+        return spacing(divide(x, scale), E2M1.name) * scale
+
+    def _scale_each(self, encoded: Encoded) -> Tensor:
+        """The scale of every weight, float32 [*shape]."""
+        codes = torch.full_like(encoded.codes, _TWO_ONES)
+        return self.decode(Encoded({**encoded.tensors, "codes": codes}, encoded.shape))
 
     def count_flushed(self, x: Tensor, encoded: Encoded) -> Tensor:
         """See base.Flushing."""

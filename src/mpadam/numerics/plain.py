@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mpadam.numerics.base import Encoded, Format, Rounding, RoundingOn
+from mpadam.numerics.grids import spacing
 from mpadam.numerics.rounding import check_rounding, convert, round_bf16
 
 
@@ -31,6 +32,9 @@ class Fp32(Format):
     def rounding_on(self, encoded: Encoded) -> RoundingOn:
         return lambda x, bits: x
 
+    def spacing_on(self, encoded: Encoded, x: Tensor) -> Tensor:
+        return spacing(x, self.name)
+
 
 @dataclass(frozen=True)
 class Bf16(Format):
@@ -50,3 +54,6 @@ class Bf16(Format):
 
     def rounding_on(self, encoded: Encoded) -> RoundingOn:
         return lambda x, bits: round_bf16(x, "nearest" if bits is None else "stochastic", bits).to(torch.float32)
+
+    def spacing_on(self, encoded: Encoded, x: Tensor) -> Tensor:
+        return spacing(x, self.name)

@@ -229,12 +229,19 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
 
     def store_of(self, p: Tensor) -> WeightStore:
         """The weight store of a parameter: `read()` gives the stored weight in float32. ValueError if it has none."""
+        return self._slot_of(p).store
+
+    def plan_of(self, p: Tensor) -> Plan:
+        """What is fixed about the updates of a parameter. ValueError if nothing is stored for it."""
+        return self._slot_of(p).plan
+
+    def _slot_of(self, p: Tensor) -> Slot:
         slot = self._slots.get(p)
         if slot is None or slot.store.state is not self.state.get(p):  # moved: see the module
             slot = self._known(p, self._group_of(p))
         if slot is None:
             raise ValueError(_NOTHING_STORED)
-        return slot.store
+        return slot
 
     def _group_of(self, p: Tensor) -> dict[str, Any]:
         for group in self.param_groups:
@@ -243,9 +250,12 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         raise ValueError(_NOTHING_STORED)
 
     @torch.no_grad()
-    def preview(self, p: Tensor) -> Preview:
+    def preview(self, p: Tensor, rows: Tensor | None = None) -> Preview:
         """The next update of a parameter that has a gradient: plan, operands, and what they come to. Nothing is
         changed, and the step that follows runs as if nobody had looked (compiled, it may differ in its last bits).
+
+        rows: int64, of a matrix whose plan is `by_rows`: the update of these rows alone, [rows, columns]. With a scale
+            of the whole tensor the row that decides it has to be among them.
 
         Raises ValueError for a sharded parameter: block scales and bins need the whole of it.
         """
@@ -258,6 +268,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
         slot, shared, t = self._slots[p], Shared(group), store.state["step"] + 1
         with float32_arithmetic({p.device.type}):
             plan, operands, rates = shared.plan(slot), self._operands(p, slot, group, t), shared.rates(t)
+            operands = operands if rows is None else operands.of_rows(rows)
             return Preview(plan, operands, rates, advance(plan, operands, rates))
 
     @torch.no_grad()

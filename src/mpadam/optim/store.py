@@ -35,6 +35,7 @@ from torch import Tensor
 
 from mpadam.numerics.base import Encoded, Format, Rounding
 from mpadam.numerics.bits import bit_keys, bits_of, more_bits
+from mpadam.numerics.grids import spacing
 from mpadam.numerics.rounding import round_bf16
 from mpadam.optim.names import BY_CHANCE, ERROR_FEEDBACK, check_choices
 from mpadam.optim.seen import GPU_LOOKS_EVERY, Seen, checksum, place_of, sample
@@ -137,6 +138,12 @@ class StorePlan:
             return lambda part: self.target(before, w32, part, bits)
         rounded = self.format.rounding_on(encoded(after, w32.shape))
         return lambda part: rounded(self.target(before, w32, part, bits), bits)
+
+    def spacing(self, after: Mapping[str, Tensor], w32: Tensor) -> Tensor:
+        """Distance from |w32| to the next larger weight that `part_writer` can leave, float32 [*shape]."""
+        if self.shadow == "persistent":
+            return spacing(w32, "bf16" if self.shadow_dtype is torch.bfloat16 else "fp32")
+        return self.format.spacing_on(encoded(after, w32.shape), w32)
 
     def target(self, tensors: Mapping[str, Tensor], w32: Tensor, delta: Tensor, bits: Tensor | None) -> Tensor:
         """What is handed to the format, float32 [*shape].

@@ -32,6 +32,11 @@ class Plan:
         """Whether every element is updated without a look at the others."""
         return self.store.format.dtype is not None and not RULES[self.rule].looks_at_whole(self.constants)
 
+    @property
+    def by_rows(self) -> bool:
+        """Whether the update of some rows of a matrix can be told from these rows, given the scale of the tensor."""
+        return self.store.format.block[0] == 1 and not RULES[self.rule].looks_at_whole(self.constants)
+
     def state_shapes(self, shape: torch.Size) -> dict[str, torch.Size]:
         """Name -> shape of the states that the rule keeps for a weight of `shape`; all start at zero."""
         c = self.constants
@@ -58,6 +63,27 @@ class Operands(NamedTuple):
     def bits(self) -> Tensor | None:
         """int32 [*shape], the random bits of this update."""
         return None if self.draw is None else self.draw.bits(self.grad.shape, self.grad.device)
+
+    def of_rows(self, rows: Tensor) -> Operands:
+        """Those of some rows (int64) of a weight of two or more dimensions; of a plan that is `by_rows`."""
+        lead, columns = self.grad.shape[:-1], self.grad.shape[-1]
+
+        def part(x: Tensor) -> Tensor:
+            return x.reshape(lead.numel(), -1)[rows] if x.dim() else x  # a scale of the whole tensor stays
+
+        draw = self.draw
+        if draw is not None:
+            across = torch.arange(columns, device=rows.device)
+            at = rows.unsqueeze(1) * columns + across
+            position = draw.position.reshape(-1)[at] if isinstance(draw.position, Tensor) else draw.position + at
+            draw = draw._replace(position=position)
+        return self._replace(
+            copy=None,
+            stored={name: part(x) for name, x in self.stored.items()},
+            moments={name: part(x) for name, x in self.moments.items()},
+            grad=part(self.grad),
+            draw=draw,
+        )
 
 
 class Update(NamedTuple):

@@ -1,4 +1,4 @@
-"""Descent: how near an update is to what "Theorem 4.1" of the paper assumes (paper.md).
+"""Descent: how near an update is to what "Theorem 4.1" of the paper assumes (docs/algorithm.md, (43) and (44)).
 
 It assumes <g, u_a> <= -eta_a ||g||^2 and ||u_a|| <= eta_a ||g||, and the same of (g_e, z); together they force
 u_a = -eta_a g and z = -eta_m g_e. What is measured, over all parameters together and by role:

@@ -15,12 +15,14 @@ from mpadam.optim.update import Preview
 
 
 def count_staleness(look: Preview) -> dict[str, Tensor]:
-    """state -> int64 (3,): entries, of these due, of these stale."""
-    return {name: _count(look, name) for name in look.update.moments if name.startswith("v")}
+    """second moment -> `held_still`."""
+    stored, new = look.operands.moments, look.update.moments
+    return {name: held_still(stored[name], new[name]) for name in new if name.startswith("v")}
 
 
-def _count(look: Preview, name: str) -> Tensor:
-    stored, new = look.operands.moments[name], look.update.moments[name]
+def held_still(stored: Tensor, new: Tensor) -> Tensor:
+    """int64 (3,): entries of a state in the dtype of `stored`, those that the float32 update `new` would move (due),
+    and those of them that stay the same (stale)."""
     due = new != stored.to(torch.float32)
     stale = due & (new.to(stored.dtype) == stored)
     return torch.stack([due.new_tensor(due.numel(), dtype=torch.int64), due.sum(), stale.sum()])

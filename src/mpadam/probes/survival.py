@@ -31,16 +31,24 @@ def parts_of(rule: str) -> tuple[str, ...]:
 
 def count_survival(look: Preview) -> Tensor:
     """How many weights of each bin each branch lets stand: int64 (bins, 3, ..., 3), an axis of 3 a branch of the
-    rule: 0 the part is zero, 1 it is lost, 2 it survives."""
+    rule: see `fate`."""
     branches, update, x = parts_of(look.plan.rule), look.update, look.operands
     write = look.plan.store.part_writer(x.stored, update.stored, update.before, x.bits())
     nothing = write(update.before.new_zeros(()))
     index = bin_of(update.before)
     for branch in branches:
         part = part_of(update.step, branch)
-        index = 3 * index + (part != 0) + (write(part) != nothing)
+        index = 3 * index + fate(part, write(part), nothing)
     counts = torch.bincount(index.flatten(), minlength=len(BINS) * 3 ** len(branches))
     return counts.view(len(BINS), *[3] * len(branches))
+
+
+def fate(part: Tensor, kept: Tensor, nothing: Tensor) -> Tensor:
+    """0 the part is zero, 1 it is lost, 2 it survives; int64, of the shape of `part`.
+
+    kept, nothing: the stored weights that the part and a part of zero leave.
+    """
+    return (part != 0).to(torch.int64) * (1 + (kept != nothing).to(torch.int64))
 
 
 def bin_of(w: Tensor) -> Tensor:
