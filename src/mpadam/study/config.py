@@ -146,6 +146,12 @@ class StudyConfig(Section):
     container: ContainerConfig = Field(ContainerConfig(), description="The container that jobs run in.")
     cluster: ClusterConfig = Field(ClusterConfig(), description="Account, partition and the like of a Slurm cluster.")
     measure: Measure = Field(Measure(), description="Settings of the measurements of time and memory.")
+    report: Literal["all", "updates"] = Field(
+        "all",
+        description="What is made of the runs. `updates` leaves out every table, figure and claim that compares "
+        "perplexities, and keeps what probes and diagnostics show of updates. It is for runs that are not tuned, or "
+        "too short for a perplexity to mean anything.",
+    )
     grids: Annotated[list[GridConfig], Field(min_length=1)] = Field(
         description="Blocks of runs; their union, without duplicates, is the set of training jobs."
     )
