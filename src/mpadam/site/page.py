@@ -33,6 +33,7 @@ def render_page(collected: Collected, rows: list[RunRow]) -> str:
             facts=facts(collected),
             models=model_facts(collected),
             small=below_paper_scale(collected),
+            perplexities=collected.config.report == "all",
             claims=read_claims(output, collected.digest),
             pieces=pieces,
             contents=contents(pieces),
