@@ -88,7 +88,7 @@ _CAPTION = (
     "Below: share of the steps by their size over the spacing of the stored format, the distance from the weight to "
     "its neighbour on the side to which the step points. Rounding to nearest undoes a step that is shorter than about "
     "half a spacing, left of the dashed line. Weights that are zero, and those at the end of their block's range whose "
-    "step points outwards, have no spacing and are left out below. See that the default multiplicative step has the "
-    "same size for every |w| above eta_m / r_max, like an additive one, and grows with |w| only below, where it is "
-    "clipped; the relative form's grows with |w| throughout."
+    "step points outwards, have no spacing and are left out below. The upper panels compare different weights, not one "
+    "weight at different sizes: those with large gradients have moved furthest, so a mean step can be larger at large "
+    "|w| although the rule does not make it so. The figure of updates against |w| without training shows the rule alone."
 )
