@@ -219,9 +219,7 @@ def test_the_table_of_updates_has_a_row_per_branch(study):
 
 def test_a_report_of_updates_compares_no_perplexities(study):
     made = exhibits(study.config)
-    assert {exhibit.needs for exhibit in made} <= {
-        "looks", "claims.json", "diagnostics/survival-grid", "diagnostics/capabilities"
-    }  # fmt: skip
+    assert {exhibit.needs for exhibit in made} == {"looks", "diagnostics/survival-grid"}
     assert {"layers", "sizes", "updates"} <= {exhibit.name for exhibit in made}
     without = study.config.model_copy(update={"report": "all", "training": study.config.training.model_copy(
         update={"probe_layers": False})})  # fmt: skip

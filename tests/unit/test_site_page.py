@@ -52,7 +52,8 @@ def test_every_link_is_relative_and_leads_somewhere(study: FakeStudy) -> None:
 
 def test_a_report_of_updates_shows_no_perplexity(tmp_path: Path) -> None:
     grids = [{"name": "one", "models": ["tiny"]}]
-    page = build_all(fake_study(tmp_path / "results", grids=grids, report="updates"))
+    training = study_content()["training"] | {"probe_every": 10}
+    page = build_all(fake_study(tmp_path / "results", grids=grids, report="updates", training=training))
     assert "paper" not in page.ids
     assert "Updates only." in page.text
     table = page.text.rpartition("All runs")[2]

@@ -49,8 +49,9 @@ def examine(collected: Collected, claims: Claims, *, diagnostics: Path, pooled: 
 
 
 def is_of_updates(claim: Claim) -> bool:
-    """Whether probes, or diagnostics of single updates, answer it: what `report: updates` has verdicts on."""
-    return isinstance(claim.metric, Probe) or (isinstance(claim.metric, Exact) and not claim.metric.of)
+    """Whether probes answer it, or the record of Figure 1: what `report: updates` has verdicts on."""
+    growth = isinstance(claim.metric, Exact) and claim.metric.measurement == "growth"
+    return growth or isinstance(claim.metric, Probe)
 
 
 def check_optimizers(claims: Claims, entries: Collection[str]) -> None:

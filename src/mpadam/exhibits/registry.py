@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 SUFFIXES = {"tables": (".csv", ".md", ".tex", ".txt", ".json"), "figures": (".svg", ".pdf", ".png", ".json")}
 _FOLDERS = {"Table": "tables", "Picture": "figures"}
 _LAST = 1_000
-#: NEEDS of what shows updates and compares no perplexities
-OF_UPDATES = ("looks", "claims.json", "diagnostics/survival-grid", "diagnostics/capabilities")
+#: NEEDS of what a report of updates has: probes, and Figure 1, which shows one update of each rule without training
+OF_UPDATES = ("looks", "diagnostics/survival-grid")
 
 
 @dataclass(frozen=True)
