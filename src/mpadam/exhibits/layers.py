@@ -18,6 +18,7 @@ from mpadam.exhibits.source import Source
 NAME = "layers"
 TITLE = "Which updates survive along training, by layer"
 NEEDS = "looks"
+PLACE = 114
 OF_LAYERS = True
 
 COLUMNS, HEIGHTS = 3, (1.8, 1.8)

@@ -19,6 +19,7 @@ from mpadam.exhibits.source import Source
 NAME = "sizes"
 TITLE = "How large steps are along training"
 NEEDS = "looks"
+PLACE = 112
 OF_LAYERS = True
 
 COLUMNS, HEIGHTS = 3, (2.3, 2.0)
@@ -90,5 +91,5 @@ _CAPTION = (
     "half a spacing, left of the dashed line. Weights that are zero, and those at the end of their block's range whose "
     "step points outwards, have no spacing and are left out below. The upper panels compare different weights, not one "
     "weight at different sizes: those with large gradients have moved furthest, so a mean step can be larger at large "
-    "|w| although the rule does not make it so. The figure of updates against |w| without training shows the rule alone."
+    "|w| although the rule does not make it so. Figure 1, without training, shows the rule alone."
 )

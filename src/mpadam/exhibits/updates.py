@@ -17,6 +17,7 @@ from mpadam.exhibits.source import Source
 NAME = "updates"
 TITLE = "What became of updates along training"
 NEEDS = "looks"
+PLACE = 100
 OF_LAYERS = True
 
 ROLES = ("attention", "mlp")
