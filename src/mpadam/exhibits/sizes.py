@@ -87,7 +87,7 @@ _CAPTION = (
     "Sizes of the steps of each branch before rounding, without decay, over all probes and seeds, for attention and "
     f"MLP projections. Above: mean against the stored |w| in powers of two, for bins with at least {FEWEST} weights. "
     "Below: share of the steps by their size over the spacing of the stored format, the distance from the weight to "
-    "its neighbour on the side to which the step points. Rounding to nearest undoes a step that is shorter than about "
+    "its neighbour on the side to which the step points; the outermost points hold what lies beyond. Rounding to nearest undoes a step that is shorter than about "
     "half a spacing, left of the dashed line. Weights that are zero, and those at the end of their block's range whose "
     "step points outwards, have no spacing and are left out below. The upper panels compare different weights, not one "
     "weight at different sizes: those with large gradients have moved furthest, so a mean step can be larger at large "

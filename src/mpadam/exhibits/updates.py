@@ -122,7 +122,7 @@ def _entries(data: pd.DataFrame) -> Iterator[tuple[Entry, ...]]:
 
 
 def _percent(share: float | None) -> str:
-    return "" if share is None or pd.isna(share) else f"{100 * share:.1f}%"
+    return "" if share is None or pd.isna(share) else f"{100 * share:.3g}%"
 
 
 _CAPTION = (
