@@ -11,6 +11,10 @@ import pytest
 from analysis_fakes import FakeStudy
 from claims_samples import PLACE, cell_of, gained_study, judged, verdicts
 
+from mpadam.analysis.collect import collect
+from mpadam.claims.data import CLAIMS, load_claims
+from mpadam.claims.examine import examine
+
 
 @pytest.fixture
 def study(tmp_path: Path) -> FakeStudy:
@@ -39,6 +43,13 @@ def look(step: int, **parts: Any) -> dict[str, Any]:
 
 def test_absent_looks_are_not_run(study: FakeStudy) -> None:
     assert {judged(study, name).verdict for name in ("10", "c", "survival", "stale")} == {"not run"}
+
+
+def test_a_report_of_updates_judges_no_perplexity(study: FakeStudy) -> None:
+    config = study.config.model_copy(update={"report": "updates"})
+    claims = load_claims(CLAIMS)
+    found = examine(collect(config, study.paths), claims, diagnostics=study.paths.root)
+    assert {judged.claim.id for judged in found.judged} == {"10", "a", "c", "survival", "stale"}
 
 
 def test_survival_is_counted_among_the_largest_weights_of_projections(study: FakeStudy) -> None:

@@ -53,6 +53,17 @@ def test_every_link_is_relative_and_leads_somewhere(study: FakeStudy) -> None:
     check_links(pages)
 
 
+def test_a_report_of_updates_shows_no_perplexity(tmp_path: Path) -> None:
+    grids = [{"name": "one", "models": ["tiny"]}]
+    training = study_content()["training"] | {"probe_every": 10}
+    page = build_all(fake_study(tmp_path / "results", grids=grids, report="updates", training=training))
+    assert "paper" not in page.ids
+    assert "Updates only." in page.text
+    table = page.text.rpartition("All runs")[2]
+    assert "perplexity" not in table
+    assert "details" in table
+
+
 def test_a_table_and_a_figure_of_one_name_have_places_of_their_own(study: FakeStudy) -> None:
     build_all(study)
     root = study.paths.root

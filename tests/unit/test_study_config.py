@@ -67,6 +67,7 @@ def test_every_overlay_is_valid_and_names_itself(overlay: Path) -> None:
         ("tuning.seed", 1, ["tuning.seed", "also in seeds"]),
         ("tuning.mode", "fixed", ["optimizers.adamw.values", "tuning.mode is fixed", "lr: "]),
         ("tuning.transfer", {"models": {"1b": "60M"}}, ["tuning.transfer.models", "'60M'"]),
+        ("report", "updates", ["report 'updates'", "training.probe_every is null", "probe_every: 20"]),
         ("grids", [{"name": "a", "seeds": [7]}], ["grids: a: seeds: 7"]),
         ("grids", [{"name": "a", "budgets": [0.5]}], ["grids.0.budgets.0", "0.5"]),
         ("grids", [], ["grids"]),

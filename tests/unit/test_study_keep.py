@@ -14,7 +14,8 @@ from mpadam.cli import main
 def test_tables_made_of_what_was_kept_are_the_study_s_own(tmp_path: Path) -> None:
     study = fake_study(tmp_path / "results", grids=[{"name": "one", "models": ["tiny"]}])
     large = [study.paths.root / "data/tokens/train/tokens.bin", next(study.paths.root.glob("runs/*/*/*/*/*")) / "x.pt"]
-    for path in large:
+    marker = study.paths.root / "paper/diagnostics/capabilities/.snakemake_timestamp"  # Snakemake's, in its folders
+    for path in (*large, marker):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(bytes(1000))
     out = tmp_path / "example" / study.config.study
@@ -27,7 +28,7 @@ def test_tables_made_of_what_was_kept_are_the_study_s_own(tmp_path: Path) -> Non
     assert {path.name: path.read_bytes() for path in (out / "tables").iterdir()} == made
     assert {path.suffix for path in (study.paths.root / "figures").iterdir()} > {".png", ".svg"}
     assert (out / "figures/figure4.svg").exists()
-    assert not [path for path in out.rglob("*") if path.suffix in (".bin", ".pt")]
+    assert not [path for path in out.rglob("*") if path.suffix in (".bin", ".pt") or path.name == marker.name]
 
 
 def test_nothing_is_overwritten_and_only_a_study_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,6 +97,7 @@ def test_budget_and_model_decide_the_steps() -> None:
         ({"optimizers": {"adamw": {"values": {"weight_decay": 0.2}}}}, True),
         ({"optimizers": {"m-plus-adam": {"values": {"weight_decay": 0.2}}}}, False),
         ({"training": {"threads": 2}}, False),
+        ({"training": {"probe_layers": True}}, True),
         ({"training": {"clip_norm": 2.0}}, False),
         ({"training": {"micro_batch_size": 3}}, False),
         ({"training": {"schedule": {"warmup": 0.1}}}, False),
@@ -220,6 +221,8 @@ def test_only_a_change_of_meaning_changes_a_rule_parameter() -> None:
     assert text() == text(seeds=[0, 1, 5])
     assert text() == text(optimizers={"adamw": {"search": {"lr": [1e-3, 3e-3, 1e-2, 2e-2]}}})
     assert text() == text(training={"clip_norm": "1"})
+    assert text() == text(training={"probe_layers": False})
+    assert text(training={"probe_every": 5}) == text(training={"probe_every": 5}, report="updates")
     assert text() != text(optimizers={"m-plus-adam": {"values": {"weight_decay": 0.3}}})
     assert text() != text(optimizers={"m-plus-adam": {"search": {"lr": [1e-3, 2e-3]}}})
 

@@ -5,11 +5,7 @@
 # Outputs: the numbers in results/<study>/paper/diagnostics/<kind>, which Table 1 and Figures 1 to 9 are made of
 # Steps:   each is one job of at most a minute or two on one CPU thread; none needs another
 
-from mpadam.study.diagnostics import KINDS
-
-DIAGNOSTICS = [
-    kind for kind in KINDS if kind != "overview"
-]  # a diagram: nothing is measured
+DIAGNOSTICS = EXHIBITS.diagnostics()
 
 
 rule diagnose:

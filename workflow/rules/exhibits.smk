@@ -67,7 +67,11 @@ if EXHIBITS.together():
             selections=STUDY.view("paper").selections(),
         output:
             figures=report(
-                [f"{PAPER}/{exhibit.files[0]}" for exhibit in EXHIBITS.together()],
+                [
+                    f"{PAPER}/{exhibit.files[0]}"
+                    for exhibit in EXHIBITS.together()
+                    if exhibit.folder == "figures"
+                ],
                 caption="../report/probes.rst",
                 category="Figures",
                 labels={"figure": "updates along training"},
@@ -76,7 +80,7 @@ if EXHIBITS.together():
             other=[
                 f"{PAPER}/{file}"
                 for exhibit in EXHIBITS.together()
-                for file in exhibit.files[1:]
+                for file in exhibit.files[exhibit.folder == "figures" :]
             ],
         log:
             f"{LOGS}/paper/probes.log",

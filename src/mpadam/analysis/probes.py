@@ -12,9 +12,15 @@
 | loss_before, loss_after | | | | nats a token, of the same batch | looks |
 | loss_fell | | | | share of looks; absent where the rates were zero | looks |
 | stale | v, v_e, v_r | | | share of due entries that stay | due |
+| layer_survival | additive, multiplicative, both | attention, mlp | layer | share that survives | intended |
+| layer_size | weight, additive, multiplicative, both | attention, mlp | layer | RMS of weight or step | weights |
+| step_size | additive, multiplicative, both | attention, mlp | exponent | mean of the step's size | weights |
+| octave | additive, multiplicative, both | attention, mlp | octave | share of the steps | steps |
 
-Bin e holds 2**e <= |w| < 2**(e + 1), and -inf what is zero. A run that diverged has the looks before it did. What a
-run has not looked at is not there; a run of more than PARTS looks is told in so many parts (see `in_parts`).
+The last four are there if probes record layers (`training.probe_layers`, see mpadam.probes.layers). Octave e holds
+steps of 2**e to 2**(e + 1) spacings of the stored format. Bin e holds 2**e <= |w| < 2**(e + 1), and -inf what is zero.
+A run that diverged has the looks before it did. What a run has not looked at is not there; a run of more than PARTS
+looks is told in so many parts (see `in_parts`).
 """
 
 from __future__ import annotations
@@ -38,6 +44,7 @@ _ABOUT = ("steps", "beta2", "state_dtype")
 COLUMNS = (*_KEY, "step", *_WORDS, "value", "count")
 PARTS = 10  # of a run that has more looks than that: the table of the paper's study would be too large to open
 Row = tuple[str, str, str, str, float, int]  # from quantity on
+_DISTRIBUTIONS = ("weights", "octave")  # quantities whose values are shares of the sum of their counts
 _SEPARATE = ("bins", "weights")  # of a role's survival: the rest are branches
 
 
@@ -99,8 +106,8 @@ def in_parts(rows: pd.DataFrame) -> pd.DataFrame:
     keys = ["step", *_WORDS]
     merged = weighed.groupby(keys, sort=False)[["sum", "weight", "count"]].sum().reset_index()
     value = merged["sum"] / merged["weight"].where(merged["weight"] > 0)
-    held = merged["quantity"] == "weights"  # a bin that a look found empty has no row of it
-    whole = merged[held].groupby(["step", "role"], sort=False)["count"].transform("sum")
+    held = merged["quantity"].isin(_DISTRIBUTIONS)  # a bin that a look found empty has no row of it
+    whole = merged[held].groupby(keys[:-1], sort=False)["count"].transform("sum")
     value[held] = merged.loc[held, "count"] / whole
     return merged.assign(value=value)[["step", *_WORDS, "value", "count"]]
 
@@ -137,6 +144,10 @@ def _rows(line: dict[str, Any]) -> Iterator[Row]:
                 yield quantity, branch, role, "", _float(value), 1
     for state, counts in line["staleness"].items():
         yield "stale", state, "", "", _share(counts["stale"], counts["due"]), counts["due"]
+    for record in line.get("layers", ()):
+        yield from _layer(record)
+    for role, record in line.get("sizes", {}).items():
+        yield from _sizes(role, record)
 
 
 def _moved(line: dict[str, Any]) -> bool:
@@ -157,7 +168,7 @@ def _losses(loss: dict[str, float | None], *, moved: bool) -> Iterator[Row]:
 
 
 def _survival(role: str, record: dict[str, Any]) -> Iterator[Row]:
-    bins = ["-inf" if b == "zero" else str(b) for b in record["bins"]]
+    bins = _bins(record)
     total = sum(record["weights"])
     for at, count in zip(bins, record["weights"], strict=True):
         yield "weights", "", role, at, count / total, count
@@ -166,6 +177,29 @@ def _survival(role: str, record: dict[str, Any]) -> Iterator[Row]:
         for at, intended, survived in counts:
             if intended:
                 yield "survival", branch, role, at, survived / intended, intended
+
+
+def _bins(record: dict[str, Any]) -> list[str]:
+    return ["-inf" if b == "zero" else str(b) for b in record["bins"]]
+
+
+def _layer(record: dict[str, Any]) -> Iterator[Row]:
+    role, layer, weights = record["role"], str(record["layer"]), record["weights"]
+    yield "layer_size", "weight", role, layer, record["rms"], weights
+    for branch in (key for key in record if isinstance(record[key], dict)):
+        counts = record[branch]
+        yield "layer_size", branch, role, layer, counts["rms"], weights
+        if counts["intended"]:
+            yield "layer_survival", branch, role, layer, counts["survived"] / counts["intended"], counts["intended"]
+
+
+def _sizes(role: str, record: dict[str, Any]) -> Iterator[Row]:
+    for branch in (key for key in record if key not in _SEPARATE):
+        for at, step, weights in zip(_bins(record), record[branch]["step"], record["weights"], strict=True):
+            yield "step_size", branch, role, at, step, weights
+        counts = record[branch]["counts"]
+        for octave, count in zip(record[branch]["octaves"], counts, strict=True):
+            yield "octave", branch, role, str(octave), count / sum(counts), count
 
 
 def _share(part: int, whole: int) -> float:

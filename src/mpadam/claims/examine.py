@@ -39,12 +39,19 @@ def examine(collected: Collected, claims: Claims, *, diagnostics: Path, pooled: 
     Raises ValueError where a claim names an optimizer that there is not, or a diagnostic's file is not what it wrote.
     """
     check_optimizers(claims, collected.config.optimizers)
+    wanted = [claim for claim in claims.claims if collected.config.report == "all" or is_of_updates(claim)]
     study = _Study(collected, diagnostics, grid_of(collected), perplexities(collected), read_looks(collected))
     judged: dict[str, Judged] = {}
-    for claim in sorted(claims.claims, key=lambda claim: bool(getattr(claim.metric, "of", ()))):
+    for claim in sorted(wanted, key=lambda claim: bool(getattr(claim.metric, "of", ()))):
         found = _SAMPLES[type(claim.metric)](claim, study, judged)
         judged[claim.id] = judge(claim, found, alpha=claims.alpha, pooled=pooled)
-    return Verdicts(claims, tuple(judged[claim.id] for claim in claims.claims), pooled)
+    return Verdicts(claims, tuple(judged[claim.id] for claim in wanted), pooled)
+
+
+def is_of_updates(claim: Claim) -> bool:
+    """Whether probes answer it, or the record of Figure 1: what `report: updates` has verdicts on."""
+    growth = isinstance(claim.metric, Exact) and claim.metric.measurement == "growth"
+    return growth or isinstance(claim.metric, Probe)
 
 
 def check_optimizers(claims: Claims, entries: Collection[str]) -> None:

@@ -20,6 +20,7 @@ PARAMETERS = {"350m": 367_970_000}
 BUDGET = 1
 #: parameters of the smallest model of the paper (60m)
 PAPER_SCALE = 58_000_000
+_TOLERANCE = 0.1  # of a size: vocabularies differ
 
 
 @dataclass(frozen=True)
@@ -55,14 +56,14 @@ def same_model(collected: Collected, name: str) -> bool:
     config, size = collected.config, vocabulary(collected)
     if name not in config.models or size is None or name not in PARAMETERS:
         return False
-    return abs(config.models[name].parameters(size) / PARAMETERS[name] - 1) < 0.1
+    return abs(config.models[name].parameters(size) / PARAMETERS[name] - 1) < _TOLERANCE
 
 
 def below_paper_scale(collected: Collected) -> bool:
-    """Whether every model of the study is smaller than the paper's smallest."""
+    """Whether every model of the study is smaller than the paper's smallest, by more than a tenth of its size."""
     size = vocabulary(collected)
     models = [collected.config.models[name] for name in collected.runs["model"].unique()]
-    return size is not None and all(model.parameters(size) < PAPER_SCALE for model in models)
+    return size is not None and all(model.parameters(size) < (1 - _TOLERANCE) * PAPER_SCALE for model in models)
 
 
 def reported_for(slot: Slot, collected: Collected) -> Reported | None:

@@ -11,6 +11,7 @@ from typing import Any
 from mpadam.exhibits.registry import Exhibit, exhibits
 from mpadam.imports import code_of
 from mpadam.study.config import StudyConfig
+from mpadam.study.diagnostics import KINDS
 
 BATCH = "looks"  # exhibits that one job makes together, since reading every look takes longer than drawing it
 _RUNS = ("study.yaml", "tables/runs.csv")
@@ -42,6 +43,11 @@ class Planned:
     def together(self) -> list[Exhibit]:
         """What is made of the looks of runs at their updates."""
         return [exhibit for exhibit in self.of_view("paper/") if exhibit.needs == BATCH]
+
+    def diagnostics(self) -> list[str]:
+        """Kinds of diagnostics that the study's tables and figures are made of."""
+        found = dict.fromkeys(exhibit.needs for exhibit in self.of_view("paper/"))
+        return [kind for kind in KINDS if f"diagnostics/{kind}" in found]
 
     def names(self, folder: str) -> str:
         """A pattern for the names of tables, or figures, that are made one by one."""

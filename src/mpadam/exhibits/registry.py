@@ -7,6 +7,7 @@ An exhibit is a module of `mpadam.exhibits` with
     NEEDS       "runs", "looks", "claims.json", "diagnostics/<kind>", "measure/<kind>.json", or "" for the code alone
     PLACE       on the page, from 1; without one it comes last, by name
     IN_ALL      whether `all` makes it too, not only `all_paper`; of runs and claims alone
+    OF_LAYERS   whether it needs looks at each layer (`training.probe_layers`)
     CHECKED     file -> columns that must hold a finite number (CSV), or () for a record that must not be empty (JSON)
     make        (source) -> Table | Picture, which also says what it is; (source, regime) of one for each regime
 """
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 SUFFIXES = {"tables": (".csv", ".md", ".tex", ".txt", ".json"), "figures": (".svg", ".pdf", ".png", ".json")}
 _FOLDERS = {"Table": "tables", "Picture": "figures"}
 _LAST = 1_000
+#: NEEDS of what a report of updates has: probes, and Figure 1, which shows one update of each rule without training
+OF_UPDATES = ("looks", "diagnostics/survival-grid")
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class Exhibit:
     about: str
     place: int = _LAST
     in_all: bool = False
+    of_layers: bool = False
     checked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     key: str | None = None
 
@@ -103,13 +107,21 @@ def places() -> dict[tuple[str, str], int]:
 
 
 def _members(exhibit: Exhibit, config: StudyConfig) -> list[Exhibit]:
-    """The exhibit; of a family one for each member that the study has; none of looks where no run looks."""
-    if exhibit.needs == "looks" and config.training.probe_every is None:
+    """The exhibit; of a family one for each member that the study has; none that the study does not ask for."""
+    if not _is_asked_for(exhibit, config):
         return []
     for axis, keys in _AXES.items():
         if f"{{{axis}}}" in exhibit.name:
             return [_member(exhibit, axis, key) for key in keys(config)]
     return [exhibit]
+
+
+def _is_asked_for(exhibit: Exhibit, config: StudyConfig) -> bool:
+    """Of looks, where runs look; where the report is about updates, of what shows them alone."""
+    if config.report == "updates" and exhibit.needs not in OF_UPDATES:
+        return False
+    looks = config.training.probe_every is not None
+    return exhibit.needs != "looks" or (looks and (config.training.probe_layers or not exhibit.of_layers))
 
 
 def _member(exhibit: Exhibit, axis: str, key: str) -> Exhibit:
@@ -151,7 +163,7 @@ def read_exhibit(path: Path) -> Exhibit | None:
     kind = made[0].returns.id if made and isinstance(made[0].returns, ast.Name) else ""
     values: dict[str, Any] = {
         name.lower(): ast.literal_eval(given[name])
-        for name in ("NAME", "TITLE", "NEEDS", "PLACE", "IN_ALL", "CHECKED")
+        for name in ("NAME", "TITLE", "NEEDS", "PLACE", "IN_ALL", "OF_LAYERS", "CHECKED")
         if name in given
     }
     if kind not in _FOLDERS or not {"title", "needs"} <= values.keys():

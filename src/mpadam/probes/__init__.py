@@ -6,6 +6,7 @@ Of the runs of a study (`probes.jsonl`), all parameters in full:
     descent      cosines and intervals of docs/algorithm.md, (43) and (44)
     staleness    second moments that rounding holds still
     flushed      NVFP4 blocks that are stored as zeros
+    layers       survival by layer, and sizes of steps next to the spacing of the format; where a run asks for it
     survey       all of that over the parameters of a model: what a line of probes.jsonl holds
 
 Of anybody's training (`mpadam.UpdateProbe`), samples of each parameter:

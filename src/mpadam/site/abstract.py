@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
+
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.entries import is_level
 from mpadam.analysis.style import optimizer_styles
@@ -17,6 +19,7 @@ from mpadam.claims.reported import below_paper_scale, vocabulary
 from mpadam.claims.samples import ClaimCell
 from mpadam.claims.verdicts import LEAST_SEEDS, NOT_RUN
 from mpadam.claims.words import COST, GAIN, Writer
+from mpadam.presence import is_there
 from mpadam.site.facts import TEXTS
 
 _ONE_BY_ONE = 2  # cells that are told each
@@ -41,6 +44,8 @@ class Abstract:
 
 def abstract(collected: Collected, claims: dict[str, Any] | None) -> Abstract:
     """claims: what claims.json has, if it is there."""
+    if collected.config.report == "updates":
+        return Abstract(_of_updates(collected), [])
     effects = Effects(collected)
     sentences = [
         ("Tested", [_tested(collected)]),
@@ -56,17 +61,22 @@ def abstract(collected: Collected, claims: dict[str, Any] | None) -> Abstract:
 
 
 def _tested(collected: Collected) -> str:
+    trials = sum(len(tuning.trials) for tuning in collected.tunings)
+    return (
+        "Whether M+Adam, which keeps no fp32 copy of the weights, trains better than AdamW and than the other ways to "
+        f"do without one: {_study(collected)}" + (f", at rates chosen in {trials:,} trials." if trials else ".")
+    )
+
+
+def _study(collected: Collected) -> str:
     runs, total = collected.runs, len(collected.runs)
     done = collected.count("completed") + collected.count("diverged")
     model, regime, seed = (_many(runs[name].nunique(), name) for name in ("model", "regime", "seed"))
     optimizer = _many(len({name for name in runs["optimizer"] if not is_level(name)}), "optimizer")
-    trials = sum(len(tuning.trials) for tuning in collected.tunings)
     among = f"{total:,} runs" if done == total else f"{done:,} of {total:,} runs are in"
     return (
-        "Whether M+Adam, which keeps no fp32 copy of the weights, trains better than AdamW and than the other ways to "
-        f"do without one: {model} {_scale(collected)} on "
-        f"{TEXTS[collected.config.data.source]}, in {regime} (how weights are stored, then multiplied), with "
-        f"{optimizer} and {seed}; {among}" + (f", at rates chosen in {trials:,} trials." if trials else ".")
+        f"{model} {_scale(collected)} on {TEXTS[collected.config.data.source]}, in {regime} (how weights are stored, "
+        f"then multiplied), with {optimizer} and {seed}; {among}"
     )
 
 
@@ -225,6 +235,34 @@ def _unanswered(claims: Sequence[dict[str, Any]]) -> list[str]:
     unequal = sum(bool(cell["untestable"]) for claim in claims for cell in claim["cells"])
     told = [f"{_many(unequal, 'cell')} of claims have no verdict, since rates were not found alike"] if unequal else []
     return told + ([f"{absent} of {len(claims)} claims were not run"] if absent else [])
+
+
+# --- a report about updates alone -----------------------------------------------------------------------------------
+
+
+def _of_updates(collected: Collected) -> list[tuple[str, list[str]]]:
+    """Of its table `updates`: which share of updates changes the stored weight."""
+    path = collected.paths.output / "tables" / "updates.csv"
+    table = pd.read_csv(path) if is_there(path) else pd.DataFrame(columns=["regime", "optimizer", "branch", "survive"])
+    labels = optimizer_styles(table["optimizer"])
+    told = []
+    for regime, own in table[table["branch"] != "both"].groupby("regime", sort=False):
+        branches = dict(own.groupby("optimizer")["branch"].nunique())
+        shares = [
+            f"{row.survive:.3%} of {labels[row.optimizer].label}'s"
+            + (f" {row.branch} branch" if branches[row.optimizer] > 1 else "")
+            for row in own.itertuples()
+        ]
+        told.append(f"of updates to the projections in {regime} these shares change the stored weight: ")
+        told[-1] += ", ".join(shares)
+    seeds = _span([str(n) for n in sorted({int(n) for n in table.get("seeds", ())})] or ["0"])
+    limits = "nothing is tuned, or runs are too short for a perplexity to mean anything"
+    return [
+        ("Tested", [f"What single updates do to the stored weights along training: {_study(collected)}."]),
+        ("Result", _parts(told or ["no probe is in yet"])),
+        ("Certainty", [f"Each share is over all probes of all its runs (seeds: {seeds}), without an interval."]),
+        ("Limits", _parts([limits, "so no claim about perplexity has a verdict, and none is compared"])),
+    ]
 
 
 # --- what AdamW loses ------------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ def render_page(collected: Collected, rows: list[RunRow]) -> str:
             facts=facts(collected),
             models=model_facts(collected),
             small=below_paper_scale(collected),
+            perplexities=collected.config.report == "all",
             claims=claims,
             claims_table=next((piece for piece in pieces if piece.name == "claims" and piece.image is None), None),
             tables=tables,
@@ -48,7 +49,7 @@ def render_page(collected: Collected, rows: list[RunRow]) -> str:
             contents=[("Tables", contents(tables)), ("Figures", contents(figures))],
             paper=beside_the_paper(collected),
             cells=by_cell(rows),
-            curves=loss_panels(rows),
+            curves=loss_panels(rows) if collected.config.report == "all" else [],
             tunings=tuning_links(collected, rows),
             lost=[row for row in rows if row.status != "completed"],
             above_unigram=[

@@ -146,6 +146,12 @@ class StudyConfig(Section):
     container: ContainerConfig = Field(ContainerConfig(), description="The container that jobs run in.")
     cluster: ClusterConfig = Field(ClusterConfig(), description="Account, partition and the like of a Slurm cluster.")
     measure: Measure = Field(Measure(), description="Settings of the measurements of time and memory.")
+    report: Literal["all", "updates"] = Field(
+        "all",
+        description="What is made of the runs. `updates` makes Figure 1 and what probes show of updates, judges the "
+        "claims about these, and leaves out everything that compares perplexities. It is for runs that are not tuned, "
+        "or too short for a perplexity to mean anything, and it needs `training.probe_every`.",
+    )
     grids: Annotated[list[GridConfig], Field(min_length=1)] = Field(
         description="Blocks of runs; their union, without duplicates, is the set of training jobs."
     )
@@ -191,6 +197,15 @@ class StudyConfig(Section):
             raise ValueError(
                 f"tuning.seed {self.tuning.seed} is also in seeds: selection and report must not share a seed; "
                 f"write e.g.  seed: {max(self.seeds) + 1000}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _report_of_probes(self) -> Self:
+        if self.report == "updates" and self.training.probe_every is None:
+            raise ValueError(
+                "report 'updates' is made of probes, and training.probe_every is null; write e.g.  probe_every: 20, or "
+                "report: all"
             )
         return self
 

@@ -55,7 +55,7 @@ def _files(folder: Path, patterns: Iterable[str]) -> Iterator[Path]:
     for _ in os.walk(folder, onerror=_raise):  # a pattern passes over folders that may not be read
         pass
     found = (path for pattern in patterns for path in sorted(folder.glob(pattern)) if not path.is_dir())
-    return (path for path in found if path.name != f"{PROBES}.csv")
+    return (path for path in found if path.name != f"{PROBES}.csv" and not path.name.startswith("."))
 
 
 def _raise(error: OSError) -> None:

@@ -295,6 +295,11 @@ class TrainingConfig(Section):
         description="Updates between two probes, which record how many weights an update changes, its descent and "
         "stale moments (docs/diagnostics.md). `null` never probes. Probes change no number of a run.",
     )
+    probe_layers: bool = Field(
+        False,
+        description="Whether probes also record, for the projections of each layer, which updates survive, and how "
+        "large steps are next to the spacing of the stored format. It doubles the cost of a probe.",
+    )
 
     @model_validator(mode="after")
     def _products_of_a_cpu(self) -> Self:

@@ -145,8 +145,15 @@ class RunFile(Section):
     checkpoint_every: Annotated[int, Field(gt=0)]
     plot_every: Annotated[int, Field(gt=0)] = 1000
     probe_every: Annotated[int, Field(gt=0)] | None = None
+    probe_layers: bool = False
     wandb: dict[str, str | None]
     spec: RunSpec
+
+    @model_serializer(mode="wrap")
+    def _without_absent_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """`probe_layers` came later; a file that says nothing of it stays as it was."""
+        fields: dict[str, Any] = handler(self)
+        return {key: value for key, value in fields.items() if key != "probe_layers" or value}
 
 
 # --- from the configuration ------------------------------------------------------------------------------------------
@@ -204,11 +211,14 @@ def _numerics(masters: str, optimizer: str) -> dict[str, int]:
 def _training(config: StudyConfig, entry: str) -> dict[str, Any]:
     """The section `training`; an optimizer entry may have a warm-up of its own, for both rates.
 
-    `bf16_products: auto` is left out, as it was before the field existed: finished runs are not asked for again.
+    `bf16_products: auto` and `probe_layers: false` are left out, as they were before these fields existed: finished
+    runs are not asked for again.
     """
     training, warmup = config.training.model_dump(mode="json"), config.optimizers[entry].warmup
     if training["bf16_products"] == "auto":
         del training["bf16_products"]
+    if not training["probe_layers"]:
+        del training["probe_layers"]
     for schedule in ("schedule", "schedule_mult"):
         if warmup is not None and training[schedule] is not None:
             training[schedule]["warmup"] = warmup
@@ -265,6 +275,7 @@ def resolve(
         checkpoint_every=training["checkpoint_every"],
         plot_every=training["plot_every"],
         probe_every=training["probe_every"],
+        probe_layers=training.get("probe_layers", False),
         wandb=request["wandb"],
         spec=spec,
     )

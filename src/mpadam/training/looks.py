@@ -23,6 +23,7 @@ from mpadam.model.loss import token_nll
 from mpadam.model.products import bf16_products
 from mpadam.probes.descent import number
 from mpadam.probes.flushed import flushed_by_next_step
+from mpadam.probes.layers import survey_layers
 from mpadam.probes.survey import survey
 from mpadam.study.spec import RunFile
 from mpadam.training.gradients import settle_
@@ -46,10 +47,16 @@ def probed_update(session: Session, gradients: Gradients, meter: Meter) -> dict[
     with meter.paused():
         if not bool(gradients.values.isfinite().all()):
             return None
-    found = _looked_update(session, gradients, meter, lambda: survey(session.model, session.optimizer))
+    found = _looked_update(session, gradients, meter, lambda: _surveyed(session))
     with meter.paused():
         losses = {"before": gradients.values[0].item(), "after": number(loss_now(session, gradients.step))}
     return {"step": gradients.step, "loss": losses, **found}
+
+
+def _surveyed(session: Session) -> dict[str, Any]:
+    found = survey(session.model, session.optimizer)
+    layers = survey_layers(session.model, session.optimizer) if session.run.probe_layers else {}
+    return found | layers
 
 
 def counted_update(session: Session, gradients: Gradients, meter: Meter) -> float | None:

@@ -1,0 +1,73 @@
+"""What survives rounding along training, layer by layer: the share of intended updates that change the stored weight,
+for every branch alone, in attention and in MLPs. Look at whether what the survival figures show is so in every layer.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+import seaborn.objects as so
+from matplotlib.axes import Axes
+
+from mpadam.analysis.probes import Looks
+from mpadam.analysis.style import regime_styles
+from mpadam.exhibits.kit import panels as kit
+from mpadam.exhibits.kit.branches import BranchLine, branch_entries, branch_lines, branch_scales
+from mpadam.exhibits.kit.pictures import Picture, alternative
+from mpadam.exhibits.source import Source
+
+NAME = "layers"
+TITLE = "Which updates survive along training, by layer"
+NEEDS = "looks"
+PLACE = 114
+OF_LAYERS = True
+
+COLUMNS, HEIGHTS = 3, (1.8, 1.8)
+ROLES = ("attention", "mlp")
+
+
+def layer_shares(looks: Looks) -> pd.DataFrame:
+    """regime, optimizer, branch, role, layer -> intended, survived, share: summed over all looks of all seeds."""
+    rows = looks.of("layer_survival").rename(columns={"bin": "layer", "count": "intended"})
+    rows = rows.assign(survived=(rows["value"] * rows["intended"]).round().astype("int64"))
+    rows = rows.assign(layer=pd.to_numeric(rows["layer"]))
+    keys = ["regime", "optimizer", "branch", "role", "layer"]
+    summed = rows.groupby(keys, sort=False)[["intended", "survived"]].sum().reset_index()
+    return summed.assign(share=summed["survived"] / summed["intended"]).sort_values(keys, kind="stable")
+
+
+def make(source: Source) -> Picture:
+    """A column per regime, attention above and MLPs below."""
+    shares = layer_shares(source.looks)
+    shown = shares[shares["branch"] != "both"]
+    lines = branch_lines(zip(shown["optimizer"], shown["branch"], strict=True))
+    regimes = regime_styles(shown["regime"].tolist())
+    figure, pairs = kit.pairs(len(regimes), columns=COLUMNS, heights=HEIGHTS, sharex=True, sharey=True)
+    for place, (pair, (name, style)) in enumerate(zip(pairs, regimes.items(), strict=False)):
+        for axes, role in zip(pair, ROLES, strict=True):
+            _panel(axes, shown[(shown["regime"] == name) & (shown["role"] == role)], lines)
+            axes.set(ylabel="" if place % COLUMNS else f"{role}\nshare that survives")
+        pair[0].set_title(style.label)
+        pair[1].set_xlabel("layer")
+    if not regimes:
+        kit.say(pairs[0][0], "no probe of layers yet")
+        pairs[0][1].remove()
+    kit.legend(figure, {"": branch_entries(lines)})
+    alt = alternative("Share of surviving updates against the layer", regimes, "The CSV file next to the figure")
+    return Picture(NAME, TITLE, figure, _CAPTION, alt, shares)
+
+
+def _panel(axes: Axes, shares: pd.DataFrame, lines: dict[str, BranchLine]) -> None:
+    named = shares.assign(line=shares["optimizer"] + " " + shares["branch"])
+    drawn = kit.plot(named, x="layer", y="share", color="line", marker="line", linestyle="line")
+    kit.draw(drawn.add(so.Path(pointsize=4, linewidth=1.3), legend=False).scale(**branch_scales(lines)), axes)
+    layers = sorted(named["layer"].unique())
+    axes.set(ylim=(-0.04, 1.04))
+    kit.fixed_ticks(axes, layers, map(str, layers))
+
+
+_CAPTION = (
+    "Share of intended updates that change the stored weight, by layer, for attention and MLP projections, summed over "
+    "all probes and seeds. Intended and survived are as in the figures by |w|; each branch is counted alone, without "
+    "the other and without decay. Every optimizer runs at its own rates. What both branches of M+Adam do together is "
+    "in the CSV file."
+)

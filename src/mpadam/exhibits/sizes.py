@@ -1,0 +1,96 @@
+"""How large steps are along training: above against ``|w|``, below next to the spacing of the format at the weight.
+Look at whether the multiplicative step grows with ``|w|``, and at how far below half a spacing the lost steps lie.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+import seaborn.objects as so
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from mpadam.analysis.probes import Looks
+from mpadam.analysis.style import regime_styles
+from mpadam.exhibits.kit import panels as kit
+from mpadam.exhibits.kit.branches import BranchLine, branch_entries, branch_lines, branch_scales
+from mpadam.exhibits.kit.pictures import Picture, alternative
+from mpadam.exhibits.source import Source
+
+NAME = "sizes"
+TITLE = "How large steps are along training"
+NEEDS = "looks"
+PLACE = 112
+OF_LAYERS = True
+
+COLUMNS, HEIGHTS = 3, (2.3, 2.0)
+FEWEST = 1000  # weights of a bin that is drawn
+ZERO = "-inf"
+_KEYS = ["regime", "optimizer", "branch"]
+
+
+def sizes(looks: Looks) -> pd.DataFrame:
+    """regime, optimizer, branch, quantity, exponent -> value, count: over all looks of all seeds, and all projections.
+
+    step_size: mean |step| of weights of 2**exponent <= |w| < 2**(exponent + 1).  octave: share of the steps with
+    2**exponent <= |step| / spacing < 2**(exponent + 1).
+    """
+    rows = looks.of("step_size", "octave")
+    rows = rows[rows["bin"] != ZERO]
+    rows = rows.assign(exponent=pd.to_numeric(rows["bin"]), sum=rows["value"] * rows["count"])
+    keys = [*_KEYS, "quantity", "exponent"]
+    summed = rows.groupby(keys)[["sum", "count"]].sum().reset_index()
+    whole = summed.groupby([*_KEYS, "quantity"])["count"].transform("sum")
+    mean = summed["sum"] / summed["count"]
+    value = mean.where(summed["quantity"] == "step_size", summed["count"] / whole)
+    return summed.assign(value=value).drop(columns="sum")
+
+
+def make(source: Source) -> Picture:
+    """A column per regime: above mean step against |w|, below the distribution of step over spacing."""
+    found = sizes(source.looks)
+    shown = found[(found["branch"] != "both") & ((found["quantity"] == "octave") | (found["count"] >= FEWEST))]
+    lines = branch_lines(zip(shown["optimizer"], shown["branch"], strict=True))
+    regimes = regime_styles(shown["regime"].tolist())
+    figure, pairs = kit.pairs(len(regimes), columns=COLUMNS, heights=HEIGHTS, room=0.4, sharey="row")
+    for place, ((above, below), (name, style)) in enumerate(zip(pairs, regimes.items(), strict=False)):
+        own, inside = shown[shown["regime"] == name], place % COLUMNS > 0
+        _lines(above, own[own["quantity"] == "step_size"], lines)
+        above.set(title=style.label, xlabel="|w|", ylabel="" if inside else "mean |step|", yscale="log")
+        _lines(below, own[own["quantity"] == "octave"], lines)
+        below.axvline(-1, color=kit.MUTED, linewidth=1.0, linestyle=kit.DASHED)
+        below.set(xlabel="|step| / spacing", ylabel="" if inside else "share of steps")
+        for axes in (above, below):
+            _powers(axes)
+            axes.tick_params(labelleft=not inside)
+    if not regimes:
+        kit.say(pairs[0][0], "no probe of layers yet")
+        pairs[0][1].remove()
+    half = kit.line("half a spacing", color=kit.MUTED, linestyle=kit.DASHED)
+    kit.legend(figure, {"": [*branch_entries(lines), half]})
+    alt = alternative("Sizes of steps against |w|, and over spacing", regimes, "The CSV file next to the figure")
+    return Picture(NAME, TITLE, figure, _CAPTION, alt, found)
+
+
+def _lines(axes: Axes, rows: pd.DataFrame, lines: dict[str, BranchLine]) -> None:
+    """In the middle of each octave."""
+    named = rows.assign(line=rows["optimizer"] + " " + rows["branch"], x=rows["exponent"] + 0.5)
+    drawn = kit.plot(named, x="x", y="value", color="line", marker="line", linestyle="line")
+    kit.draw(drawn.add(so.Path(pointsize=3, linewidth=1.3), legend=False).scale(**branch_scales(lines)), axes)
+
+
+def _powers(axes: Axes) -> None:
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.xaxis.set_major_formatter(lambda x, _: f"$2^{{{x:.0f}}}$")
+
+
+_CAPTION = (
+    "Sizes of the steps of each branch before rounding, without decay, over all probes and seeds, for attention and "
+    f"MLP projections. Above: mean against the stored |w| in powers of two, for bins with at least {FEWEST} weights. "
+    "Below: share of the steps by their size over the spacing of the stored format, the distance from the weight to "
+    "its neighbour on the side to which the step points; the outermost points hold what lies beyond. Rounding to "
+    "nearest undoes a step that is shorter than about half a spacing, left of the dashed line. Weights that are zero, "
+    "and those at the end of their block's range whose step points outwards, have no spacing and are left out below. "
+    "The upper panels compare different weights, not one weight at different sizes: those with large gradients have "
+    "moved furthest, so a mean step can be larger at large |w| although the rule does not make it so. Figure 1, "
+    "without training, shows the rule alone."
+)
