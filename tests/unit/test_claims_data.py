@@ -1,4 +1,4 @@
-"""claims.yaml: complete, checked, and hashed."""
+"""The files of the claims: complete, checked, and hashed."""
 
 from __future__ import annotations
 

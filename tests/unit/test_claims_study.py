@@ -353,7 +353,7 @@ def test_the_command_writes_every_file_and_prints_the_hash(
     assert main(["claims", *arguments]) == 0
     printed = capsys.readouterr().out
     content = json.loads((study.paths.root / "claims.json").read_text())
-    assert f"claims.yaml {content['claims_sha256']}" in printed
+    assert f"SHA-256 of the claims: {content['claims_sha256']}" in printed
     assert "supported          M+Adam beats AdamW (4 cells: 4 supported)" in printed
     cell = content["claims"][0]["cells"][0]
     assert cell["seeds"] == [0, 1, 2, 3, 4]

@@ -1,4 +1,4 @@
-"""A verdict on every claim: the claims as data (claims.yaml), their statistics, verdicts, table and figure.
+"""A verdict on every claim: the claims as data (`claimed`, one file each), statistics, verdicts, table and figure.
 
 mpadam claims --config config.yaml --config studies/smoke.yaml --results results
 """

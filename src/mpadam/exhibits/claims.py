@@ -115,7 +115,7 @@ def _caption(claims: Record) -> str:
 
 
 def _notes(claims: Record) -> tuple[str, ...]:
-    told = [f"claims.yaml has the SHA-256 {claims['claims_sha256']}."]
+    told = [f"The files of the claims have the SHA-256 {claims['claims_sha256']}."]
     if claims["directions_only"]:
         told.append(SCALE)
     tested = [cell for claim in claims["claims"] for cell in claim["cells"] if cell["p_sign_flip"] is not None]

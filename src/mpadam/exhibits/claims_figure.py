@@ -138,6 +138,6 @@ def _caption(claims: Record, frame: pd.DataFrame) -> str:
         f"Gain in perplexity in percent, mean over paired seeds ({n}), one panel per claim with its own scale, in the "
         "marker of the optimizer that the claim is about. Thick: Student's 95% interval of the cell alone; thin: wide "
         "enough for all cells of the claim together. Look whether the interval lies on one side of the dashed line: to "
-        "the right speaks for what is named first. A diverged run leaves no mean. claims.yaml "
+        "the right speaks for what is named first. A diverged run leaves no mean. Claims: "
         f"{claims['claims_sha256'][:12]}.{scale}"
     )
