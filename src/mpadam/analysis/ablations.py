@@ -4,8 +4,6 @@ A level is an optimizer entry `<base>@<axis><k>` that names what it changes and 
 its base. Forms are entries of their own; the additive twin, M+Adam's control, is one of them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

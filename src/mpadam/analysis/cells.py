@@ -3,8 +3,6 @@
 Table 2 and Fig. 4 show cells. A cell with a diverged run has no mean: the mean of what survived would flatter it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 

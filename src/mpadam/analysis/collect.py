@@ -10,8 +10,6 @@ Every run of the grid becomes one row, whatever became of it:
 Only completed runs carry numbers. Folders that the grid does not ask for are not looked at.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re

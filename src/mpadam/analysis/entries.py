@@ -6,8 +6,6 @@ m-plus-adam-relative, additive-twin      a form: the ablations
 m-plus-adam@beta2_0                      a level: one value of m-plus-adam changed: the ablations
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

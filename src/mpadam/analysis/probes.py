@@ -23,8 +23,6 @@ A run that diverged has the looks before it did. What a run has not looked at is
 looks is told in so many parts (see `in_parts`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A mean is of finite numbers or it does not exist; a single number has no spread.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ lines stay apart in print, in grey, and for everybody. What is not listed keeps 
 look, in the order in which the study declares it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import cycle, product

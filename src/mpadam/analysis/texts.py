@@ -1,7 +1,5 @@
 """Results and values as tables write them."""
 
-from __future__ import annotations
-
 from mpadam.analysis.cells import Cell
 from mpadam.analysis.statistics import Estimate, estimate, relative_gains
 

@@ -3,8 +3,6 @@
 So a claim follows the study: every model, budget and regime that it has, whatever its size.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

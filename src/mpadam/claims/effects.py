@@ -5,8 +5,6 @@ Alternatives and forms are chosen by their results, so the family of each is all
 weights (or with fp32 ones): the wide interval holds for every one that could have been chosen.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -3,8 +3,6 @@
 examine(collect(config, paths), load_claims(), diagnostics=paths.output / "diagnostics")
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -4,8 +4,6 @@ Matrices of the matrix fitting are its seeds. What is computed without chance (w
 to nearest) has no seeds and needs none.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence

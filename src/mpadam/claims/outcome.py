@@ -3,8 +3,6 @@
 Effects are in percent or factors, with their interval: `+2.4% (-1.2 to +6.1)`. Logarithms stay in the files.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -3,8 +3,6 @@
 `mpadam.analysis.probes` says what the looks hold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -5,8 +5,6 @@ same way (from another regime, another model, another optimizer). Otherwise the 
 where they were found.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The verdicts as a record: claims.json with every number, which tables, figures and the page are made of."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

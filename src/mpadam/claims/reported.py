@@ -4,8 +4,6 @@ Perplexities as a referee's report quotes them (grade Q): the paper itself was n
 the budget is not stated, and 1x is our reading.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

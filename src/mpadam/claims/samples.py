@@ -5,8 +5,6 @@ that has learned nothing, a loss of ln(vocabulary), and never better than a run 
 and the spread that it brings keeps a cell from a verdict unless nearly every pair points the same way.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ python -m mpadam.claims.sentences results/example/pilot/paper                   
 python -m mpadam.claims.sentences results/example/pilot/paper --into README.md   # between its two markers
 """
 
-from __future__ import annotations
-
 import argparse
 import textwrap
 from collections import Counter

@@ -5,8 +5,6 @@ way they point. No bootstrap: at the numbers of seeds used here it does not hold
 differences that are about normal; the sign-flip test, reported next to it, assumes that they are symmetric.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ seeds, seeds still missing. Holm's correction counts all cells of a family, thos
 missing sharpens nothing.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

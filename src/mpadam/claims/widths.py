@@ -1,7 +1,5 @@
 """How wide the region of good learning rates is, from the trials of the tuning (the paper's Figure 6)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Numbers and outcomes of claims in words: what an interval shows, and no more."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

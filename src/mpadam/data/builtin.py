@@ -9,8 +9,6 @@ golden numbers are tied to it.
     python -c 'from mpadam.data.builtin import corpus; print(corpus()["validation"][0])'
 """
 
-from __future__ import annotations
-
 import ast
 import gc
 import hashlib

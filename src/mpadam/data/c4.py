@@ -7,8 +7,6 @@ streams, one line at a time. Any fault in a shard ends the reading with a ValueE
 damaged shard is never taken for a shorter one.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

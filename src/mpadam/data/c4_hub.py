@@ -7,8 +7,6 @@ opens a connection. A fetched shard is kept in C4's own layout, next to the fold
     downloads/c4/receipts/train-00000-of-01024.json      commit, size, SHA-256, as the hub has them
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -9,8 +9,6 @@ A file is fetched under a hidden name, checked against the size and checksum tha
 already here opens no connection.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -11,8 +11,6 @@ asks, else twice as long each time, and tries again. Any other failure (no such 
 not trusted, a proxy that requires a password) ends the fetch with one line that says what to do.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

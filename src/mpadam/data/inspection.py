@@ -3,8 +3,6 @@
 mpadam data inspect --out results/smoke/data
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

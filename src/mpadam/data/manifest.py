@@ -1,7 +1,5 @@
 """`manifest.json` of a study's data: the description of its token files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

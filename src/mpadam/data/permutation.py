@@ -4,8 +4,6 @@ A Feistel network permutes the numbers below a power of four. Numbers at or abov
 until they fall below ("cycle walking"), which permutes exactly the numbers below that size.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

@@ -9,8 +9,6 @@ process at a time may work on a folder, which the workflow ensures.
     mpadam data --config config.yaml --config studies/smoke.yaml --out results/smoke/data
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -12,8 +12,6 @@ What counts as prose, in this order:
   4. a paragraph stays if it has 6 words, 3 of 4 of its blank-separated pieces are plain words, and it ends a sentence.
 """
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Iterator

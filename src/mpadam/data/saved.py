@@ -5,8 +5,6 @@ which `datasets` maps into memory, so that memory does not grow with its size. A
 record batches reads like a complete one, so the mark that ends it is looked for first.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

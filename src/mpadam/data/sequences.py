@@ -6,8 +6,6 @@
 A budget counts positions, so `truncate_pad` spends part of it on padding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol

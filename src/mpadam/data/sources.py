@@ -5,8 +5,6 @@ each parse of the workflow, so it opens no text and imports nothing heavy), and 
 source, write a module with these two functions and enter it in `SOURCES`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@
 that `prepare` (prepare.py) makes in one job, byte for byte.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator

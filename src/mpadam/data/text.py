@@ -1,7 +1,5 @@
 """What a source of text gives: shards, each of which one job can read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

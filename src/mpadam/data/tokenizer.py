@@ -7,8 +7,6 @@ special token stays text, and exactly one EOS follows each document. The folder 
 `transformers.AutoTokenizer.from_pretrained` loads.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator

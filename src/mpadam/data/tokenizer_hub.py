@@ -3,8 +3,6 @@
 downloads/tokenizers/<owner>--<name>/<commit>/{tokenizer.json, ..., receipt.json}
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -8,8 +8,6 @@
 All little-endian. A folder is made under a temporary name and renamed when complete; without shard.json it is no data.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping

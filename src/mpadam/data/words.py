@@ -6,8 +6,6 @@ for every other tokenizer the library encodes the text. The first documents of e
 compared.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

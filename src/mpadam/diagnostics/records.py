@@ -1,7 +1,5 @@
 """Files of numbers that the diagnostics leave beside their figures."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

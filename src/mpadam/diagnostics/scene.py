@@ -5,8 +5,6 @@ share its scale. A scene has the weights in question (the probes) in blocks of t
 quantiles of N(0, deviation), which get no update.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from statistics import NormalDist
 

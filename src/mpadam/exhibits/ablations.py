@@ -2,8 +2,6 @@
 seeds. *rates* says whether learning rates were chosen for the row or taken from its base.
 """
 
-from __future__ import annotations
-
 from mpadam.analysis.ablations import Ablation, Level, ablations, levels_frame
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.style import optimizer_styles

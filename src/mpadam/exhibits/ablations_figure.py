@@ -3,8 +3,6 @@ forms and the additive twin. Look for panels whose points leave the dotted line,
 without a multiplicative branch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

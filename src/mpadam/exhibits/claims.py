@@ -3,8 +3,6 @@ the same difference of best and median trials, and what was not equal between th
 three seeds give no verdict; the page has the claims in words.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

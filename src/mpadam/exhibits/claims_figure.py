@@ -3,8 +3,6 @@ cell alone, thin for all cells of the claim together. Look whether an interval l
 the least difference that matters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@
 python -m mpadam.exhibits.complete results/smoke/paper
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence

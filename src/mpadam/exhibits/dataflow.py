@@ -2,8 +2,6 @@
 products; FP8 weights with FP8 products). Drawn from what hooks saw, not from the configuration.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from matplotlib.axes import Axes

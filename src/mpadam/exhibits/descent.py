@@ -1,8 +1,6 @@
 """Cosines between update and negative gradient along training, and how often the loss of the batch fell
 (docs/algorithm.md, (43) and (44))."""
 
-from __future__ import annotations
-
 import pandas as pd
 import seaborn.objects as so
 from matplotlib.axes import Axes

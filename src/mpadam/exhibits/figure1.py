@@ -4,8 +4,6 @@ weights that each part of an update changes. Look at where the multiplicative br
 and compare it with the additive twin.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@ proportion to ``|w|``, and of the steps of the default form. The equations are t
 grid below them is e5m2's own.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

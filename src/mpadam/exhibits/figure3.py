@@ -3,8 +3,6 @@ and large weights, mean and range over seeds. Single branches take their best ra
 rate for all four. Look at which forms of M+Adam one rate serves on all four, and at the additive twin.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

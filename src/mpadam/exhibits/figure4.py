@@ -3,8 +3,6 @@ optimizer and regime, bars of one standard deviation over seeds where there is m
 one regime cross or part as the budget grows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from mpadam.analysis.cells import Cell, cells

@@ -3,8 +3,6 @@ reference. Look at how much of the distance to the reference M+Adam makes up, an
 coarser.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import product
 

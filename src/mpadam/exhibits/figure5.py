@@ -2,8 +2,6 @@
 Look at how far the valleys of the four tasks overlap.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

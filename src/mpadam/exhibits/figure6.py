@@ -3,8 +3,6 @@ M+Adam below, where each bar has an additive rate on the lower axis and a multip
 how much the loss moves within the range tried. Scales do not start at zero.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

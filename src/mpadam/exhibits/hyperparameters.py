@@ -3,8 +3,6 @@ the values that the study gives. A best value without a worse one on both sides 
 lie there.
 """
 
-from __future__ import annotations
-
 import pandas as pd
 
 from mpadam.analysis.collect import Collected

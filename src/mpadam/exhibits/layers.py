@@ -2,8 +2,6 @@
 for every branch alone, in attention and in MLPs. Look at whether what the survival figures show is so in every layer.
 """
 
-from __future__ import annotations
-
 import pandas as pd
 import seaborn.objects as so
 from matplotlib.axes import Axes

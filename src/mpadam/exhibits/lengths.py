@@ -3,8 +3,6 @@ perplexity above that of fp32 weights, the share of updates that rounding loses,
 whether the gap grows with the length, and whether a falling rate goes with it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

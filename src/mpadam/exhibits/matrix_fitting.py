@@ -3,8 +3,6 @@ one for all. The paper compares single branches in the first way with M+Adam in 
 each.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

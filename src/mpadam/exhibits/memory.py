@@ -2,8 +2,6 @@
 each optimizer holds, and what Apollo-E saves of M+Adam's second state.
 """
 
-from __future__ import annotations
-
 import pandas as pd
 
 from mpadam.analysis.cells import BASELINE

@@ -1,7 +1,5 @@
 """What the Snakefile asks of a study's exhibits: their files, what each is made of, and its words in the report."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@ torchao and optimi: median and quartiles, on the device that the notes name. The
 a step is a small part, is not in it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -2,8 +2,6 @@
 Look at whether the multiplicative step grows with ``|w|``, and at how far below half a spacing the lost steps lie.
 """
 
-from __future__ import annotations
-
 import pandas as pd
 import seaborn.objects as so
 from matplotlib.axes import Axes

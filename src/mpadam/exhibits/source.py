@@ -1,7 +1,5 @@
 """What an exhibit is made of: a folder of results, read as far as it is asked for."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Second moments that rounding holds where they are, by beta2 and the dtype of the states."""
 
-from __future__ import annotations
-
 import pandas as pd
 import seaborn.objects as so
 

@@ -3,8 +3,6 @@ percent of perplexity with intervals. Look whether an interval lies to the right
 further to the right than the alternative's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pandas as pd

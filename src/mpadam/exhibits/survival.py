@@ -3,8 +3,6 @@ against ``|w|``, for the additive part alone, the multiplicative part alone and 
 part is alive at large ``|w|``, where the additive part is rounded away.
 """
 
-from __future__ import annotations
-
 import pandas as pd
 import seaborn.objects as so
 from matplotlib.axes import Axes

@@ -2,8 +2,6 @@
 weight grow, and the ``|w|`` from which updates are lost, by format, rounding to nearest, at the reference rates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Table 1 for every write-back: rounding to nearest, stochastic rounding, Kahan's carried remainder, and ECO where the
 study lists it."""
 
-from __future__ import annotations
-
 from mpadam.diagnostics.capabilities.tidy import tidy
 from mpadam.exhibits.kit.table import Table
 from mpadam.exhibits.source import Source

@@ -3,8 +3,6 @@ seeds, with their number n, and the gain over AdamW at the same seeds. Lower is 
 has no mean.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -1,8 +1,6 @@
 """What became of updates along training, in one table: how many survive rounding, how large they are, and whether they
 descend, by regime, optimizer and branch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -3,8 +3,6 @@ weights below fp32 that the study asks for, beside AdamW with fp32 weights. The 
 without either, gains over each: negative where the rounding trick does better.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mpadam.analysis.cells import BASELINE, Cell, CellKey, cells, cells_frame

@@ -1,7 +1,5 @@
 """Bytes a parameter of the paper's LLaMAs, from optimizers built over their shapes without allocating them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

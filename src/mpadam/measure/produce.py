@@ -1,7 +1,5 @@
 """From options to a record of numbers: `produce("step-time", StepTime(), Path("results/smoke/paper"))`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import asdict

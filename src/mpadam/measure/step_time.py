@@ -1,7 +1,5 @@
 """Timing of optimizer steps: every subject is visited once a round, so a slow spell of the machine hits all alike."""
 
-from __future__ import annotations
-
 import platform
 import statistics
 import time

@@ -7,8 +7,6 @@
 | optimi, Kahan       | AdamW with Kahan summation of bf16 weights             |
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module, util

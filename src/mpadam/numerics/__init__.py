@@ -4,8 +4,6 @@ arithmetic), `grids`, `blocks`, `rounding`, `bits`.
 The names below load on first use, so that cards can be read without torch.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

@@ -14,8 +14,6 @@ The two words of the key are two chains of the same hash over seed, tensor id an
     bits = random_bits(seed=0, step=t, tensor_id=3, shape=w.shape, device=w.device)
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -4,8 +4,6 @@ Blocks run along the last dimension (or tile the last two); the last block of a 
 it as long as the others while it is worked on: zeros never enter an amax, and `from_blocks` cuts them off.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -24,8 +24,6 @@ NaN stays NaN and Inf becomes NaN, each at its own place; the other weights of t
 scale is that of the finite ones. A block of zeros has the smallest scale, decodes to zeros and leaves zero freely.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import partial

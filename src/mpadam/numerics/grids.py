@@ -15,8 +15,6 @@ eager, compiled, CPU and GPU results agree bit for bit.
 Inf becomes NaN on purpose: a value that is already lost must show, and 448 looks plausible.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

@@ -29,8 +29,6 @@ NaN or Inf: e2m1 has neither, so the block that holds one gets a NaN scale and d
 the tensor scale, do not notice. Zeros are exact, and their block can leave zero.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args

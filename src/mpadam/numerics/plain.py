@@ -1,7 +1,5 @@
 """The formats that are torch dtypes: fp32 and bf16."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

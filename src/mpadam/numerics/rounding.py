@@ -17,8 +17,6 @@ largest float32 into Inf, so that a diverged run looks like a healthy one. Here:
     round_bf16(w32, "stochastic", random_bits(seed=0, step=t, tensor_id=i, shape=w32.shape, device=w32.device))
 """
 
-from __future__ import annotations
-
 import math
 from typing import get_args
 

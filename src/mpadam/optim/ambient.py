@@ -5,8 +5,6 @@ or bf16 products for float32 matrices, or inference mode; all of them end where 
 what an update makes for itself are given where it is made, so defaults do not matter.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any

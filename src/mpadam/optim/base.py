@@ -14,8 +14,6 @@ That state is all there is. What is worked out from it (`Slot`) is looked up at 
 a tool has put another parameter into a group, or another dict into the state.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from inspect import Signature
 from typing import Any, ClassVar

@@ -3,8 +3,6 @@
 All of them are `OptimizerWarning`, so that `warnings.filterwarnings` can silence them or turn them into errors.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What a checkpoint of an optimizer must fit, and how its tensors get past torch's cast to the parameter's dtype."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain

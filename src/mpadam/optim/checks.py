@@ -1,7 +1,5 @@
 """What a parameter, its gradient and values for it must be; each refusal is a ValueError with the remedy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -17,8 +17,6 @@ among others, but not by the width of the processor's vectors (2.13): code for 5
 leaves half of the weights as they are and says nothing. So the width is an option.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

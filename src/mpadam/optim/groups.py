@@ -5,8 +5,6 @@ where the masters are float32 (docs/algorithm.md, "Where"). Norms and biases nev
 another is one parameter and appears once, in the role where the model names it first.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple

@@ -6,8 +6,6 @@ The ranges are the ones that the optimizer classes enforce, so a study can check
     0.98
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Mapping
 from dataclasses import replace

@@ -5,8 +5,6 @@ takes what was saved under its name, in whatever order that was. Otherwise order
 torch's wrappers put into names (`module.`, `_orig_mod.`) is no part of them.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain

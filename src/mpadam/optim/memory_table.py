@@ -3,8 +3,6 @@
 python -m mpadam.optim.memory_table > docs/memory.md
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -6,8 +6,6 @@
 No torch here: Snakemake parses names while it builds the DAG.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass

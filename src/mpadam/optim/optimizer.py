@@ -22,8 +22,6 @@ None, the default, does the same with a warning. Every bad value is a ValueError
 Equations: docs/algorithm.md. Hyper-parameters with defaults and ranges: `mpadam.optim.rules`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 from inspect import Parameter, Signature

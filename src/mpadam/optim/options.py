@@ -5,8 +5,6 @@ state depends on is fixed when a parameter is taken. `_base_lr` and `_base_lr_mu
 only keys that are kept for the optimizer's own use; `rule` is its class's, and what a caller says of it must agree.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any

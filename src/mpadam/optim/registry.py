@@ -3,8 +3,6 @@
 build_optimizer(model, "m-plus-adam-sr", {"lr": 8e-5, "lr_mult": 4e-3}, masters="fp8", state_dtype="bf16")
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

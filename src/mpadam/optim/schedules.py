@@ -5,8 +5,6 @@ Warm-up `t / W` for the first W updates, then p = (t - W) / (T - W) in [0, 1] th
 scheduler gets one as `LambdaLR(optimizer, lambda epoch: factor(epoch + 1, ...))`, since it counts from 0.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """What an optimizer remembers of a parameter, to notice that something else has written to it."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -3,8 +3,6 @@
 Rounding bits belong to an element of the whole parameter, so every world size draws the same ones.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard

@@ -1,7 +1,5 @@
 """What an optimizer works out for a parameter, and for a group of them in one step."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any

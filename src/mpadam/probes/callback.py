@@ -1,7 +1,5 @@
 """`mpadam.UpdateProbeCallback`: an `UpdateProbe` in a Hugging Face Trainer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mpadam.extras import require

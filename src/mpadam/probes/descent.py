@@ -12,8 +12,6 @@ ln(1 + u_m), as the paper writes it: the cosines are the same, the intervals dif
 Sums are float64. For the additive twin u_m is its second branch relative to the weight.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -7,8 +7,6 @@ with a weight other than zero before it is rounded, and those with a gradient ot
 died. A block that is zero by construction (a padding row, a mask) has neither.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

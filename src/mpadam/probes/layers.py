@@ -10,8 +10,6 @@ that rounds. Weights that are zero, and those at the end of their block's range 
 neither has any float32 weight.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

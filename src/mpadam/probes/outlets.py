@@ -1,7 +1,5 @@
 """Where the records of an `UpdateProbe` go: JSON lines, W&B, TensorBoard, a function."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -4,8 +4,6 @@ Nothing is claimed that is not among the records: what a format or a write-back 
 was, counted on the same samples.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -5,8 +5,6 @@ states and their gradients as the optimizer gets them (clipped, and divided by t
 given by a `GradScaler`). Its step calls no hook and is neither fused nor compiled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -6,8 +6,6 @@ since 0.001 v is too small a step for most v. Due: the float32 update differs fr
 and the stored value stays the same.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

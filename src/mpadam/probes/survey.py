@@ -1,7 +1,5 @@
 """One look at the next update of a whole model: survival, descent and staleness by role, flushed NVFP4 blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -8,8 +8,6 @@ Bins are powers of two of the stored weight before the update: bin e is 2**e <= 
 everything below and the highest everything above it; zero is a bin of its own.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 Counts of a sample times its weight estimate those of the whole parameter; where all of it was sampled they are exact.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any

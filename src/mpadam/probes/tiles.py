@@ -6,8 +6,6 @@ order, are cut into as many equal strata as the sample has tiles, and one is dra
 any other, so sums over the sample times `weight` are unbiased.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -4,8 +4,6 @@ Every trial starts from the weight as that format holds it, to nearest, without 
 a step are rounded on the scales of the whole, as in `mpadam.optim.store.StorePlan.part_writer`.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

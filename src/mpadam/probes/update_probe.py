@@ -6,8 +6,6 @@ Hooks of the optimizer look before and after every so many steps, at what the op
 Nothing is written to weights, gradients, states or random generators.
 """
 
-from __future__ import annotations
-
 import inspect
 import time
 import warnings

@@ -3,8 +3,6 @@
 They say of any study what was tested, what came out, how sure that is, what the study cannot test, and what to read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ A section has result, loss curve, log and files, and what it alone has of FACETS
 alike is above them, once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

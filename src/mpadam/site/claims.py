@@ -1,7 +1,5 @@
 """The verdicts of `mpadam claims`, ready to be shown: claims in words with a strip of cells, and a row per cell."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ A curve is a handful of points, so that a page of hundreds of runs stays small; 
 panel, hide optimizers and ask for a run and a value. Without it all panels are there, and every curve is a link.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

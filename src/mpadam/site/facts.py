@@ -1,7 +1,5 @@
 """What was run, in a reader's words: text, models, training, tuning."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Intervals of the gains that tables show: over the same pairs of seeds, Student's, of the cell alone."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace

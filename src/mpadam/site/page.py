@@ -4,8 +4,6 @@ No server, no network: everything is relative to the study's folder, style and s
 tables sortable and gives them filters; without it the page says the same.
 """
 
-from __future__ import annotations
-
 from mpadam.analysis.cells import cells
 from mpadam.analysis.collect import STATUSES, Collected
 from mpadam.claims.reported import below_paper_scale

@@ -4,8 +4,6 @@ A study at another scale has nothing to set beside them but the direction of its
 shows.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from mpadam.analysis.cells import BASELINE, Cell, CellKey, cells

@@ -4,8 +4,6 @@ Everything in `tables/*.json` and `figures/*.json` is shown, so a new table or f
 the summary opens the page, and the cells of claims have a table of their own there.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

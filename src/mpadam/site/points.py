@@ -1,7 +1,5 @@
 """The points of a figure as words with a link each, for those who want the runs behind one, or cannot see it."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A page must open for every run, above all for those that went wrong, so each fil
 goes. Long files are read at their ends only: a study has a thousand of them.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Mapping

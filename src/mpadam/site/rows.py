@@ -1,7 +1,5 @@
 """The lines of the list of runs: what became of each run that the study asks for, and where the pages show it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The templates of the pages: index.html, cell.html, and what they include (style.css, tables.js)."""
 
-from __future__ import annotations
-
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 

@@ -1,7 +1,5 @@
 """The trials that rates were chosen from, and where the pages show them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

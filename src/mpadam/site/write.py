@@ -4,8 +4,6 @@ The list of runs is in `index.html` itself, so that it opens with a handful of r
 number of runs. The pages are made aside and put in place whole, so pages of cells that the study no longer asks for go.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mpadam.analysis.collect import Collected

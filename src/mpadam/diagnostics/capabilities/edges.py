@@ -1,7 +1,5 @@
 """Where along |w| updates begin to be lost: a scan, then bisection at the two places where it changes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What becomes of weights that an optimizer should move, in one format with one write-back."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

@@ -1,7 +1,5 @@
 """From options to files: `produce(Capabilities(), Path("results/smoke"))`."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Capabilities as tidy data, from the records of results.json; without torch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

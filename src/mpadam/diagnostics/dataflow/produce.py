@@ -1,7 +1,5 @@
 """From options to files: `produce(Dataflow(), Path("results/smoke"))`."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 

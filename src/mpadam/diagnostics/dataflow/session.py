@@ -1,7 +1,5 @@
 """A tiny training, from a study's configuration, through the trainer's own functions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ A single branch is shown at its best rate for each task, the others at one rate 
 method is chosen in both ways, so that a table can put like beside like.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

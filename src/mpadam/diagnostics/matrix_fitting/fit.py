@@ -7,8 +7,6 @@ batched: a matrix of the batch is a tensor of its own to the rule (`torch.vmap`)
 whole tensor sees one matrix. Tests hold the batch against the optimizer classes, bit for bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product

@@ -1,7 +1,5 @@
 """From options to files: `produce(MatrixFitting(), Path("results/smoke"))`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mpadam.diagnostics.matrix_fitting.choose import HOW, choose

@@ -1,7 +1,5 @@
 """The numbers behind the figures in tidy form: a row an observation."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The four tasks: where the weights start, and where they should go (our reading, see `options.MatrixFitting`)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Which parts of one update change the stored weight, at which |w|, in one format; rounding to nearest."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

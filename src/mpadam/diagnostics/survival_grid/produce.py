@@ -1,7 +1,5 @@
 """From options to files: `produce(SurvivalGrid(), Path("results/smoke"))`."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Lines of figures that set the branches of several optimizers next to each other: colour, marker and dash of each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

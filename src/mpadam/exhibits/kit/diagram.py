@@ -4,8 +4,6 @@ units of about an inch.
 A box is filled by precision, the darker the fewer bits, and says its format in words: colour repeats what is written.
 """
 
-from __future__ import annotations
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch

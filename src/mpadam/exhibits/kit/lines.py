@@ -4,8 +4,6 @@ In figures of the study the dash says the regime. The diagnostics have none, so 
 that share a colour.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Panels, legends and marks that figures share. seaborn draws what is data; what it has no word for is here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pictures of validation perplexity: a panel per model or way to keep weights, a line per optimizer and regime."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

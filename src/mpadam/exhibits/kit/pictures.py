@@ -4,8 +4,6 @@ All figures are WIDTH wide and have text of one size, so that they look alike on
 shown at the size that their record names.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

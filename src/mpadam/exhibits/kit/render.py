@@ -1,7 +1,5 @@
 """A table as CSV (tidy), Markdown, LaTeX (booktabs), plain text for the terminal, and JSON for pages that show it."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from collections.abc import Callable

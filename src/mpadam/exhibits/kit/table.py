@@ -1,7 +1,5 @@
 """What a table is: what a reader sees, cell by cell, and the tidy data that it was made of."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

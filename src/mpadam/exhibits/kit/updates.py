@@ -1,7 +1,5 @@
 """The figure of an `UpdateProbe`: the share of updates that is rounded away, by step, layer and |w|, and their size."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from pathlib import Path

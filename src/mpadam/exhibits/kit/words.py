@@ -1,7 +1,5 @@
 """Phrases that captions and alternative texts share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from mpadam.analysis.cells import Cell

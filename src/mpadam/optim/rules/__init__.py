@@ -4,8 +4,6 @@ A file declares a `mpadam.optim.card.Rule` and the function that it names, line 
 imports torch, if at all, inside that function: a study reads cards without torch.
 """
 
-from __future__ import annotations
-
 from mpadam.cards import cards_in
 from mpadam.optim.card import Rule
 
