@@ -247,9 +247,9 @@ def _of_updates(collected: Collected) -> list[tuple[str, list[str]]]:
     for regime, own in table[table["branch"] != "both"].groupby("regime", sort=False):
         branches = dict(own.groupby("optimizer")["branch"].nunique())
         shares = [
-            f"{row.survive:.3%} of {labels[row.optimizer].label}'s"
-            + (f" {row.branch} branch" if branches[row.optimizer] > 1 else "")
-            for row in own.itertuples()
+            f"{row['survive']:.3%} of {labels[row['optimizer']].label}'s"
+            + (f" {row['branch']} branch" if branches[row["optimizer"]] > 1 else "")
+            for row in own.to_dict("records")
         ]
         told.append(f"of updates to the projections in {regime} these shares change the stored weight: ")
         told[-1] += ", ".join(shares)
