@@ -204,3 +204,25 @@ def test_a_verdict_says_how(verdict: str, kinds: list[str], told: str) -> None:
 )
 def test_effects_are_percent_points_or_factors(unit: str, differences: bool, told: str) -> None:
     assert writer(unit, of_differences=differences).text(0.1, (-0.1, 0.3)) == told
+
+
+def test_a_report_of_updates_says_which_share_changes_the_stored_weight_and_nothing_of_perplexity(
+    study: FakeStudy,
+) -> None:
+    config = study.config.model_copy(update={"report": "updates"})
+    assert "No probe is in yet." in text_of(abstract(collect(config, study.paths), None), "Result")
+    tables = study.paths.output / "tables"
+    tables.mkdir(parents=True, exist_ok=True)
+    (tables / "updates.csv").write_text(
+        "regime,optimizer,branch,survive,seeds\n"
+        "bf16-bf16,adamw,additive,0.59014,3\nbf16-bf16,adamw,both,0.59014,3\n"
+        "bf16-bf16,m-plus-adam,additive,0.2201,1\nbf16-bf16,m-plus-adam,multiplicative,0.79918,1\n"
+        "fp8-bf16,adamw,additive,0.00004,3\n"
+    )
+    found = abstract(collect(config, study.paths), None)
+    assert text_of(found, "Result") == (
+        "Updates to the projections that change the stored weight, in bf16-bf16: 59% of AdamW's, 22% of M+Adam's "
+        "additive branch, 80% of M+Adam's multiplicative branch; fp8-bf16: 0.004% of AdamW's."
+    )
+    assert "(seeds: 1 to 3)" in text_of(found, "Certainty")
+    assert found.costs == []

@@ -247,12 +247,13 @@ def _of_updates(collected: Collected) -> list[tuple[str, list[str]]]:
     for regime, own in table[table["branch"] != "both"].groupby("regime", sort=False):
         branches = dict(own.groupby("optimizer")["branch"].nunique())
         shares = [
-            f"{row['survive']:.3%} of {labels[row['optimizer']].label}'s"
+            f"{100 * row['survive']:.2g}% of {labels[row['optimizer']].label}'s"
             + (f" {row['branch']} branch" if branches[row["optimizer"]] > 1 else "")
             for row in own.to_dict("records")
         ]
-        told.append(f"of updates to the projections in {regime} these shares change the stored weight: ")
-        told[-1] += ", ".join(shares)
+        told.append(f"{regime}: {', '.join(shares)}")
+    if told:
+        told[0] = f"updates to the projections that change the stored weight, in {told[0]}"
     seeds = _span([str(n) for n in sorted({int(n) for n in table.get("seeds", ())})] or ["0"])
     limits = "nothing is tuned, or runs are too short for a perplexity to mean anything"
     return [

@@ -18,7 +18,7 @@ from mpadam.site.gains import Cells, with_intervals
 from mpadam.site.points import Point, points
 
 #: tables that are unfolded, and come first
-UNFOLDED = ("table2", "table1")
+UNFOLDED = ("table2", "table1", "updates")
 
 
 @dataclass(frozen=True)
