@@ -58,10 +58,22 @@ def test_a_report_of_updates_shows_no_perplexity(tmp_path: Path) -> None:
     training = study_content()["training"] | {"probe_every": 10}
     page = build_all(fake_study(tmp_path / "results", grids=grids, report="updates", training=training))
     assert "paper" not in page.ids
-    assert "Updates only." in page.text
+    assert "no claim about perplexity has a verdict" in page.text
     table = page.text.rpartition("All runs")[2]
     assert "perplexity" not in table
     assert "details" in table
+
+
+def test_the_updates_of_a_study_next_to_it_are_shown_with_a_link_to_its_page(study: FakeStudy) -> None:
+    build_all(study)
+    root = study.paths.root
+    (root.parent / "other" / "tables").mkdir(parents=True)
+    shutil.copy(root / "tables" / "table2.json", root.parent / "other" / "tables" / "updates.json")
+    (root.parent / "other" / "index.html").write_text('<html lang="en"></html>')
+    write_site(collect(study.config, study.paths))
+    page = pages_from(root / "index.html")[(root / "index.html").resolve()]
+    assert "../other/index.html" in page.links
+    assert {"neighbours", "of-other"} <= set(page.ids)
 
 
 def test_a_table_and_a_figure_of_one_name_have_places_of_their_own(study: FakeStudy) -> None:

@@ -13,7 +13,7 @@ from mpadam.site.claims import read_claims
 from mpadam.site.curves import loss_panels
 from mpadam.site.facts import facts, model_facts
 from mpadam.site.paper import beside_the_paper
-from mpadam.site.pieces import UNFOLDED, Download, contents, figures_of, link, read_pieces, tables_of
+from mpadam.site.pieces import UNFOLDED, Download, contents, figures_of, link, neighbours, read_pieces, tables_of
 from mpadam.site.rows import RunRow, by_cell
 from mpadam.site.templating import environment
 from mpadam.site.trials import tuning_links
@@ -45,6 +45,7 @@ def render_page(collected: Collected, rows: list[RunRow]) -> str:
             figures=figures,
             unfolded=UNFOLDED,
             contents=[("Tables", contents(tables)), ("Figures", contents(figures))],
+            neighbours=neighbours(collected.paths),
             paper=beside_the_paper(collected),
             cells=by_cell(rows),
             curves=loss_panels(rows) if collected.config.report == "all" else [],

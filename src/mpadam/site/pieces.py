@@ -7,7 +7,7 @@ the summary opens the page, and the cells of claims have a table of their own th
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,6 +16,7 @@ from mpadam.exhibits.registry import places
 from mpadam.presence import is_there
 from mpadam.site.gains import Cells, with_intervals
 from mpadam.site.points import Point, points
+from mpadam.study.paths import StudyPaths
 
 #: tables that are unfolded, and come first
 UNFOLDED = ("table2", "table1", "updates")
@@ -68,6 +69,21 @@ def tables_of(pieces: Sequence[Piece]) -> list[Piece]:
 def figures_of(pieces: Sequence[Piece]) -> list[Piece]:
     """The figures, without the chart of the summary."""
     return [piece for piece in pieces if piece.image is not None and piece.name != "summary"]
+
+
+def neighbours(paths: StudyPaths) -> list[tuple[str, str, Piece]]:
+    """Studies in the same folder of results with a table of single updates: name, link to the page, the table."""
+    found = sorted(paths.results.glob(f"*/{paths.view}/tables/updates.json"))
+    pages = [(path, path.parents[1] / "index.html") for path in found if path.parents[1] != paths.output]
+    return [
+        (
+            name := page.relative_to(paths.results).parts[0],
+            link(page, paths.output),
+            replace(piece, anchor=f"of-{name}"),
+        )
+        for path, page in pages
+        for piece in [_piece(path, paths.output, {})]
+    ]
 
 
 def contents(pieces: Sequence[Piece]) -> list[tuple[str, str]]:
