@@ -86,7 +86,7 @@ def test_a_study_without_a_run_and_one_with_diverged_runs_have_sentences_too(tmp
     assert "| M+Adam beats AdamW | **undecided in 1 of 4 cells; holds in 3** |" in sentences(_content(study))
     for folder in ("runs", "tuning"):
         (study.paths.root / folder).rename(study.paths.root / f"no-{folder}")
-    assert "27 not run" in " ".join(sentences(_content(study)).split())
+    assert "29 not run" in " ".join(sentences(_content(study)).split())
 
 
 def _content(study: FakeStudy) -> dict[str, Any]:

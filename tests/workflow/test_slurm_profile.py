@@ -36,11 +36,17 @@ SITE = (
 #: A Python in which importing these is an error.
 WITHOUT_TORCH = """\
 import sys
+from importlib.machinery import ModuleSpec
 
 class Refuse:
-    def find_spec(self, name, *_):
-        if name in ("torch", "transformers", "datasets", "huggingface_hub"):
-            raise ImportError(f"{name} is imported while the workflow is parsed")
+    def find_spec(self, name, *_):  # whether it is installed may be asked
+        return ModuleSpec(name, self) if name in ("torch", "transformers", "datasets", "huggingface_hub") else None
+
+    def create_module(self, spec):
+        raise ImportError(f"{spec.name} is imported while the workflow is parsed")
+
+    def exec_module(self, module):
+        pass
 
 sys.meta_path.insert(0, Refuse())
 """

@@ -2,3 +2,7 @@
 
 mpadam site --config config.yaml --config studies/smoke.yaml
 """
+
+from mpadam.extras import require
+
+require("pipeline")
