@@ -163,3 +163,31 @@ def test_i21_the_readme_names_the_defaults_that_are_not_torchs() -> None:
     (beta1, beta2), eps, decay = (options[name].default for name in ("betas", "eps", "weight_decay"))
     assert f"(betas {beta1} and {beta2}, eps {eps:g}, decay {decay})" in words("README.md")
     assert f"(betas {beta1} and {beta2}, eps {eps:g}, weight decay {decay})" in words("docs/faq.md")
+
+
+# --- single updates --------------------------------------------------------------------------------------------------
+
+
+def test_i20_the_readme_has_the_shares_of_updates_that_survive_at_60m() -> None:
+    with (ROOT / "results/example/60m-probes/paper/tables/updates.csv").open(encoding="utf-8") as file:
+        rows = {(row["optimizer"], row["branch"], row["regime"]): row for row in csv.DictReader(file)}
+
+    def shares(optimizer: str, branch: str, column: str = "survive") -> list[str]:
+        found = (rows[optimizer, branch, f"{masters}-bf16"][column] for masters in ("bf16", "fp8", "nvfp4"))
+        return [f"{100 * float(share):.2g}%" for share in found]
+
+    def spread(optimizer: str, branch: str, column: str = "survive") -> str:
+        return "{}, {} and {}".format(*shares(optimizer, branch, column))
+
+    text, main = words("README.md"), "m-plus-adam"
+    told = "{} change the stored weight in bf16, {} in FP8 and {} in NVFP4".format(*shares("adamw", "additive"))
+    told += f". Of the updates of M+Adam's multiplicative branch it is {spread(main, 'multiplicative')}"
+    assert f"projections {told}, of its additive branch {spread(main, 'additive')}." in text
+    largest = [
+        spread(name, branch, "survive_largest") for name, branch in ((main, "multiplicative"), ("adamw", "additive"))
+    ]
+    assert f"AdamW's updates change {largest[1]}, and those of the multiplicative branch {largest[0]}." in text
+    relative = shares(f"{main}-relative", "multiplicative")
+    assert relative[1:] == ["0%", "0%"]
+    assert f"changes {relative[0]} in bf16 and nothing in FP8 and NVFP4" in text
+    assert {row["seeds"] for row in rows.values()} == {"1"}
