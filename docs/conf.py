@@ -41,7 +41,7 @@ myst_heading_anchors = 4
 suppress_warnings = ["myst.header"]  # a page may begin below its title where another includes it
 
 nitpicky = True
-nitpick_ignore_regex = [("py:.*", r"(?!mpadam\.).*")]  # names of other packages
+nitpick_ignore_regex = [("py:.*", r"(?!mpadam\.\w+$).*")]  # other packages, and types that are not public
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 default_role = "code"
