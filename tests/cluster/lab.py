@@ -191,9 +191,9 @@ def make_lab(folder: Path, overlay: str = OVERLAY) -> Lab:
 def numbers(results: Path) -> dict[str, Any]:
     """Everything that trainings computed below `results`: path -> content, without when, how long and where."""
     found: dict[str, Any] = {}
-    for path in sorted(results.rglob("summary.json")):
-        summary = json.loads(path.read_text())
-        metrics = [json.loads(line) for line in (path.parent / "metrics.jsonl").read_text().splitlines()]
+    for path in sorted(results.rglob("metrics.jsonl")):
+        summary = json.loads((path.parent / "summary.json").read_text())
+        metrics = [json.loads(line) for line in path.read_text().splitlines()]
         found[str(path.parent.relative_to(results))] = (
             {key: summary[key] for key in ("hash", "status", "val_loss", "val_tokens", "steps")},
             [{key: value for key, value in line.items() if key != "tokens_per_s"} for line in metrics],
