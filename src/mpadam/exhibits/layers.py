@@ -3,15 +3,15 @@ for every branch alone, in attention and in MLPs. Look at whether what the survi
 """
 
 import pandas as pd
-import seaborn.objects as so
 from matplotlib.axes import Axes
 
 from mpadam.analysis.probes import Looks
 from mpadam.analysis.style import regime_styles
 from mpadam.exhibits.kit import panels as kit
-from mpadam.exhibits.kit.branches import BranchLine, branch_entries, branch_lines, branch_scales
+from mpadam.exhibits.kit.branches import BranchLine, branch_entries, branch_lines, draw_branches
 from mpadam.exhibits.kit.pictures import Picture, alternative
 from mpadam.exhibits.source import Source
+from mpadam.exhibits.updates import ROLES
 
 NAME = "layers"
 TITLE = "Which updates survive along training, by layer"
@@ -20,7 +20,6 @@ PLACE = 114
 OF_LAYERS = True
 
 COLUMNS, HEIGHTS = 3, (1.8, 1.8)
-ROLES = ("attention", "mlp")
 
 
 def layer_shares(looks: Looks) -> pd.DataFrame:
@@ -55,10 +54,8 @@ def make(source: Source) -> Picture:
 
 
 def _panel(axes: Axes, shares: pd.DataFrame, lines: dict[str, BranchLine]) -> None:
-    named = shares.assign(line=shares["optimizer"] + " " + shares["branch"])
-    drawn = kit.plot(named, x="layer", y="share", color="line", marker="line", linestyle="line")
-    kit.draw(drawn.add(so.Path(pointsize=4, linewidth=1.3), legend=False).scale(**branch_scales(lines)), axes)
-    layers = sorted(named["layer"].unique())
+    draw_branches(axes, shares, lines, x="layer", y="share", size=4)
+    layers = sorted(shares["layer"].unique())
     axes.set(ylim=(-0.04, 1.04))
     kit.fixed_ticks(axes, layers, map(str, layers))
 

@@ -3,14 +3,13 @@ Look at whether the multiplicative step grows with ``|w|``, and at how far below
 """
 
 import pandas as pd
-import seaborn.objects as so
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from mpadam.analysis.probes import Looks
 from mpadam.analysis.style import regime_styles
 from mpadam.exhibits.kit import panels as kit
-from mpadam.exhibits.kit.branches import BranchLine, branch_entries, branch_lines, branch_scales
+from mpadam.exhibits.kit.branches import BranchLine, branch_entries, branch_lines, draw_branches
 from mpadam.exhibits.kit.pictures import Picture, alternative
 from mpadam.exhibits.source import Source
 
@@ -71,9 +70,7 @@ def make(source: Source) -> Picture:
 
 def _lines(axes: Axes, rows: pd.DataFrame, lines: dict[str, BranchLine]) -> None:
     """In the middle of each octave."""
-    named = rows.assign(line=rows["optimizer"] + " " + rows["branch"], x=rows["exponent"] + 0.5)
-    drawn = kit.plot(named, x="x", y="value", color="line", marker="line", linestyle="line")
-    kit.draw(drawn.add(so.Path(pointsize=3, linewidth=1.3), legend=False).scale(**branch_scales(lines)), axes)
+    draw_branches(axes, rows.assign(x=rows["exponent"] + 0.5), lines, x="x", y="value", size=3)
 
 
 def _powers(axes: Axes) -> None:

@@ -25,6 +25,7 @@ def render_page(collected: Collected, rows: list[RunRow]) -> str:
     pieces = read_pieces(output, {cell.key: cell for cell in cells(collected.runs)})
     tables, figures = tables_of(pieces), figures_of(pieces)
     claims = read_claims(output, collected.digest)
+    perplexities = collected.config.report == "all"
     learned_nothing = set(collected.above_unigram()["folder"])
     return (
         environment()
@@ -38,7 +39,7 @@ def render_page(collected: Collected, rows: list[RunRow]) -> str:
             facts=facts(collected),
             models=model_facts(collected),
             small=below_paper_scale(collected),
-            perplexities=collected.config.report == "all",
+            perplexities=perplexities,
             claims=claims,
             claims_table=next((piece for piece in pieces if piece.name == "claims" and piece.image is None), None),
             tables=tables,
@@ -48,7 +49,7 @@ def render_page(collected: Collected, rows: list[RunRow]) -> str:
             neighbours=neighbours(collected.paths),
             paper=beside_the_paper(collected),
             cells=by_cell(rows),
-            curves=loss_panels(rows) if collected.config.report == "all" else [],
+            curves=loss_panels(rows) if perplexities else [],
             tunings=tuning_links(collected, rows),
             lost=[row for row in rows if row.status != "completed"],
             above_unigram=[

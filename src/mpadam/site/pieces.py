@@ -18,8 +18,12 @@ from mpadam.site.gains import Cells, with_intervals
 from mpadam.site.points import Point, points
 from mpadam.study.paths import StudyPaths
 
-#: tables that are unfolded, and come first
-UNFOLDED = ("table2", "table1", "updates")
+#: tables that are unfolded, and come first: what the abstract calls each, and what it is for
+UNFOLDED = {
+    "table2": ("Table 2", " for perplexities"),
+    "table1": ("Table 1", " for what an update can do"),
+    "updates": ("the table of updates", ""),
+}
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,8 @@ def _folder(piece: Piece) -> str:
 def tables_of(pieces: Sequence[Piece]) -> list[Piece]:
     """The tables, those that are unfolded first."""
     found = [piece for piece in pieces if piece.image is None and piece.name != "claims"]
-    return sorted(found, key=lambda piece: UNFOLDED.index(piece.name) if piece.name in UNFOLDED else len(UNFOLDED))
+    order = list(UNFOLDED)
+    return sorted(found, key=lambda piece: order.index(piece.name) if piece.name in order else len(order))
 
 
 def figures_of(pieces: Sequence[Piece]) -> list[Piece]:
@@ -73,17 +78,14 @@ def figures_of(pieces: Sequence[Piece]) -> list[Piece]:
 
 def neighbours(paths: StudyPaths) -> list[tuple[str, str, Piece]]:
     """Studies in the same folder of results with a table of single updates: name, link to the page, the table."""
-    found = sorted(paths.results.glob(f"*/{paths.view}/tables/updates.json"))
-    pages = [(path, path.parents[1] / "index.html") for path in found if path.parents[1] != paths.output]
-    return [
-        (
-            name := page.relative_to(paths.results).parts[0],
-            link(page, paths.output),
-            replace(piece, anchor=f"of-{name}"),
-        )
-        for path, page in pages
-        for piece in [_piece(path, paths.output, {})]
-    ]
+    found = []
+    for path in sorted(paths.results.glob(f"*/{paths.view}/tables/updates.json")):
+        output = path.parents[1]
+        if output != paths.output:
+            name = path.relative_to(paths.results).parts[0]
+            piece = replace(_piece(path, paths.output, {}), anchor=f"of-{name}")
+            found.append((name, link(output / "index.html", paths.output), piece))
+    return found
 
 
 def contents(pieces: Sequence[Piece]) -> list[tuple[str, str]]:

@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import pandas as pd
+import seaborn.objects as so
+from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from mpadam.analysis.style import SKY, Dash, optimizer_styles
 from mpadam.exhibits.kit import panels as kit
 from mpadam.exhibits.kit.lines import dash
-
-#: branch -> what a legend calls it, next to the optimizer
-_WORDS = {"additive": "additive", "multiplicative": "multiplicative", "both": "both"}
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def branch_lines(pairs: Iterable[tuple[str, str]]) -> dict[str, BranchLine]:
             alone = len(branches) == 1
             second = branch == "additive" and not alone
             lines[f"{entry} {branch}"] = BranchLine(
-                style.label if alone else f"{style.label},\n{_WORDS[branch]}",
+                style.label if alone else f"{style.label},\n{branch}",
                 SKY if second else style.colour,
                 style.marker,
                 (0, (1, 1.5)) if second else dash(entry),
@@ -50,10 +50,13 @@ def branch_entries(lines: dict[str, BranchLine]) -> list[Line2D]:
     return [kit.line(line.label, color=line.colour, marker=line.marker, linestyle=line.dash) for line in lines.values()]
 
 
-def branch_scales(lines: dict[str, BranchLine]) -> dict[str, dict[str, object]]:
-    """Scales for `so.Plot.scale`, by `optimizer branch`."""
-    return {
+def draw_branches(axes: Axes, rows: pd.DataFrame, lines: dict[str, BranchLine], *, x: str, y: str, size: float) -> None:
+    """A line for each optimizer and branch of the rows. size: of the markers, in points."""
+    named = rows.assign(line=rows["optimizer"] + " " + rows["branch"])
+    drawn = kit.plot(named, x=x, y=y, color="line", marker="line", linestyle="line")
+    scales = {
         "color": {name: line.colour for name, line in lines.items()},
         "marker": {name: line.marker for name, line in lines.items()},
         "linestyle": {name: line.dash for name, line in lines.items()},
     }
+    kit.draw(drawn.add(so.Path(pointsize=size, linewidth=1.3), legend=False).scale(**scales), axes)
