@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
-import re
-import subprocess
-import sys
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -15,58 +10,17 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from update_probe_model import ALL, Model, probed, same
 
 import mpadam
-from mpadam.cli import main
 from mpadam.numerics import get_format, random_bits
 from mpadam.optim.store import StorePlan
-from mpadam.probes.outlets import outlet
-from mpadam.probes.reading import paragraph, percent, read_records
 from mpadam.probes.replay import ELEMENTWISE, Replica
 from mpadam.probes.survey import survey
 from mpadam.probes.tiles import draw_tiles
 from mpadam.probes.trials import keep
 
-ROOT = Path(__file__).parents[2]
 BF16 = ml_dtypes.bfloat16
-ALL = 10**6  # elements of each parameter: all of them
-
-
-class Model(nn.Module):
-    """Rows that are longer than a tile and no multiple of it, rows that are shorter, vectors, and a 0-d parameter."""
-
-    def __init__(self, dtype: torch.dtype = torch.bfloat16) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(0)
-        self.wide = nn.Parameter(torch.randn(24, 300, generator=generator).to(dtype))
-        self.narrow = nn.Parameter(0.02 * torch.randn(7, 3, 24, generator=generator).to(dtype))
-        self.bias = nn.Parameter(torch.randn(7, generator=generator).to(dtype))
-        self.scalar = nn.Parameter(torch.tensor(1.5, dtype=dtype))
-
-    def give_gradients(self, seed: int, scale: float = 1e-2) -> None:
-        generator = torch.Generator().manual_seed(100 + seed)
-        for p in self.parameters():
-            p.grad = (scale * torch.randn(p.shape, generator=generator)).to(p.dtype)
-
-
-def probed(optimizer, model, steps=6, **options):
-    """The records of a short training with made-up gradients."""
-    records = []
-    with mpadam.UpdateProbe(optimizer, model, **{"every": 2, "samples": ALL, "out": records.append, **options}):
-        for t in range(steps):
-            model.give_gradients(t)
-            optimizer.step()
-    return records
-
-
-def same(one, other):
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other
 
 
 # --- what is lost, in float64 -----------------------------------------------------------------------------------------
@@ -438,189 +392,3 @@ def test_the_spacing_is_that_to_the_next_value_of_the_format(fmt):
     assert torch.equal(rounded(x + x.sign() * gap, None)[inner], beyond)
     assert torch.equal(rounded(x + x.sign() * 0.25 * gap, None)[inner], x[inner]) or fmt == "fp32"
     assert inner.sum() > 100
-
-
-# --- where records go, and what they say ------------------------------------------------------------------------------
-
-
-class Tracker:
-    """A W&B run and a SummaryWriter, as far as records go there."""
-
-    def __init__(self, *methods: str) -> None:
-        self.sent: dict[str, float] = {}
-        for method in methods:
-            setattr(self, method, getattr(self, f"_{method}"))
-
-    def _log(self, values, commit):
-        assert not commit
-        self.sent |= values
-
-    def _add_scalar(self, name, value, step):
-        assert step % 2 == 0
-        self.sent[name] = value
-
-
-def test_records_go_to_files_trackers_and_functions(tmp_path):
-    wandb, tensorboard, records, path = Tracker("log"), Tracker("add_scalar"), [], tmp_path / "deep" / "updates.jsonl"
-    model = Model()
-    probed_records = probed(
-        torch.optim.AdamW(model.parameters()), model, out=[path, wandb, tensorboard, records.append], samples=500
-    )
-    assert probed_records == []
-    assert [json.loads(line) for line in path.read_text().splitlines()] == records
-    assert wandb.sent == tensorboard.sent
-    assert wandb.sent["update_probe/lost/stored"] == records[-1]["lost"]["stored"] / records[-1]["intended"]
-    assert {"update_probe/lost by layer/wide", "update_probe/held still in bf16/exp_avg_sq"} < wandb.sent.keys()
-
-
-def test_a_resumed_training_replaces_the_steps_it_repeats(tmp_path):
-    path = tmp_path / "updates.jsonl"
-    send = outlet(path)
-    for step in (1, 2, 3, 2, 3, 4):
-        send({"step": step, "lost": {"stored": 1}})
-    assert [record["step"] for record in read_records(path)] == [1, 2, 3, 4]
-    path.write_text("")
-    with pytest.raises(ValueError, match="is empty"):
-        read_records(path)
-    path.write_text('{"loss": 1}\n')
-    with pytest.raises(ValueError, match="line 1: not a record"):
-        read_records(path)
-
-
-def test_the_paragraph_says_what_was_measured_and_no_more():
-    model = Model()
-    records = probed(torch.optim.AdamW(model.parameters(), lr=1e-3), model)
-    text = paragraph(records)
-    lost = sum(r["lost"]["stored"] for r in records) / sum(r["intended"] for r in records)
-    assert f"{percent(lost)} of the updates that float32 can hold left the stored weight unchanged" in text
-    assert "What would help in bf16" in text
-    assert "Kahan summation keeps 100% in weight or carry" in text
-    exact = Model(torch.float32)
-    text = paragraph(probed(torch.optim.AdamW(exact.parameters(), lr=1e-3), exact))
-    assert "0% of the updates" in text
-    assert "Nothing has to be mended" in text
-
-
-def test_the_paragraph_names_what_keeps_the_rounding_of_mpadams_optimizers():
-    for write_back, keeper in (("kahan", "the carry keeps"), ("eco", "the first moment keeps"), ("nearest", None)):
-        model = Model()
-        optimizer = mpadam.AdamW(model.parameters(), lr=1e-3, weight_format="fp8_e5m2", write_back=write_back)
-        text = paragraph(probed(optimizer, model, steps=2))
-        assert "What would help in FP8 e5m2" in text
-        assert (keeper in text) if keeper else ("keeps what was rounded" not in text)
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [(None, "none"), (0.0, "0%"), (1e-6, "less than 0.01%"), (0.004, "0.40%"), (0.5, "50%"), (0.999, "99.90%"),
-     (0.99999, "more than 99.99%"), (1.0, "100%")],
-)  # fmt: skip
-def test_a_share_is_never_rounded_to_nothing_or_all(value, shown):
-    assert percent(value) == shown
-
-
-def test_the_report_is_drawn(tmp_path, capsys):
-    path, model = tmp_path / "updates.jsonl", Model()
-    probed(torch.optim.AdamW(model.parameters(), lr=1e-3), model, out=path)
-    assert main(["probe", "report", str(path)]) == 0
-    assert "What would help in bf16" in capsys.readouterr().out
-    drawn = (tmp_path / "updates.svg").read_text()
-    assert "</svg>" in drawn
-    assert (tmp_path / "updates.png").read_bytes().startswith(b"\x89PNG")
-    assert main(["probe", "report", str(path), "--out", str(tmp_path / "other.pdf")]) == 0
-    assert (tmp_path / "other.pdf").exists()
-    assert main(["probe", "report", str(tmp_path / "none.jsonl")]) == 2
-
-
-# --- around the training ----------------------------------------------------------------------------------------------
-
-
-def test_a_closed_probe_looks_no_more_and_a_resumed_one_counts_on():
-    model = Model()
-    optimizer = torch.optim.SGD(model.parameters())
-    assert [record["step"] for record in probed(optimizer, model, steps=5, step=3)] == [4, 6, 8]
-    records = probed(optimizer, model)
-    model.give_gradients(0)
-    optimizer.step()
-    assert len(records) == 3
-    assert not optimizer._optimizer_step_pre_hooks
-
-
-def test_a_probe_that_costs_much_says_so_once():
-    model = Model()
-    optimizer = torch.optim.SGD(model.parameters())
-    with pytest.warns(UserWarning, match=r"every=\d+ would take 1%") as seen:
-        probed(optimizer, model, steps=11, every=1, samples=16)
-    assert len(seen) == 1
-
-
-def test_names_and_parameters_that_come_later():
-    model, records = Model(), []
-    optimizer = torch.optim.SGD([model.wide, nn.Parameter(torch.ones(3))])
-    mpadam.UpdateProbe(optimizer, model, every=1, out=records.append)
-    optimizer.add_param_group({"params": [model.bias]})
-    for group in optimizer.param_groups:
-        for p in group["params"]:
-            p.grad = torch.ones_like(p)
-    optimizer.step()
-    assert list(records[0]["layers"]) == ["wide", "group 0, parameter 1", "group 1, parameter 0"]
-
-
-def test_a_frozen_parameter_and_numbers_that_are_not_finite():
-    """mpadam's optimizers take up a parameter at its first gradient; a diverged step must not end the training."""
-    for own in (True, False):
-        model, records = Model(), []
-        model.bias.requires_grad_(False)
-        cls = mpadam.AdamW if own else torch.optim.AdamW
-        optimizer = cls(model.parameters(), lr=1e-3)
-        mpadam.UpdateProbe(optimizer, model, every=1, out=records.append)
-        model.give_gradients(0)
-        model.bias.requires_grad_(True)
-        model.wide.grad[0] = torch.nan
-        optimizer.step()
-        assert ("bias" in records[0]["layers"]) is not own
-        json.dumps(records, allow_nan=False)
-
-
-def test_it_needs_torch_and_numpy_alone():
-    absent = ("pandas", "matplotlib", "seaborn", "pydantic", "transformers", "scipy", "yaml", "jinja2", "tabulate")
-    code = f"""
-import sys
-sys.modules.update(dict.fromkeys({absent}))
-import torch, mpadam
-model, records = torch.nn.Linear(4, 4).bfloat16(), []
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-mpadam.UpdateProbe(optimizer, model, every=1, out=records.append)
-model(torch.ones(1, 4, dtype=torch.bfloat16)).sum().backward()
-optimizer.step()
-from mpadam.probes.reading import paragraph
-print(paragraph(records))
-"""
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert "What would help" in done.stdout or "Nothing has to be mended" in done.stdout
-
-
-PAGE = ROOT / "docs" / "update-probe.md"
-
-
-def blocks():
-    return re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-
-
-def test_the_first_example_of_the_page_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    torch.manual_seed(0)
-    exec(compile(blocks()[0], PAGE.name, "exec"), {"__name__": "docs"})
-    assert [record["step"] for record in read_records(tmp_path / "updates.jsonl")] == [10, 20, 30]
-
-
-def test_the_trainer_of_the_page_has_the_same_bits_with_the_callback(tmp_path, monkeypatch):
-    ends = []
-    for block in (blocks()[1], re.sub(r", callbacks=\[.*?\]\n", "\n", blocks()[1])):
-        monkeypatch.chdir(tmp_path)
-        torch.manual_seed(0)
-        names: dict = {"__name__": "docs"}
-        exec(compile(block, PAGE.name, "exec"), names)
-        ends.append([p.detach() for p in names["model"].parameters()])
-    assert same(*ends)
-    assert [record["step"] for record in read_records(tmp_path / "updates.jsonl")] == [2, 4, 6]

@@ -55,7 +55,7 @@ ELSEWHERE = {
     r"all_paper$": "CI; what it makes, tests/workflow/test_paper_items.py",
     r"diagnose capabilities": "CI, in all_paper; a minute at the page's options",
     r"from-reference - --data": "tests/unit/test_from_reference.py: it wants data cut as the command says",
-    r"^mpadam probe report": "tests/unit/test_update_probe.py: it wants the file of a training",
+    r"^mpadam probe report": "tests/unit/test_update_probe_records.py: it wants the file of a training",
     r"benchmarks/gpu_check\.py": "tests/unit/test_fp8_gpu_check.py: its CPU path",
 }
 
