@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from mpadam.analysis.statistics import Estimate, estimate, relative_gains
+from mpadam.analysis.statistics import Estimate, estimate, mean_gain
 
 numbers = st.floats(-1e3, 1e3, allow_nan=False)
 
@@ -48,10 +48,15 @@ def test_T6_no_mean_of_a_failure(values: list[float]) -> None:
 
 
 def test_gains_pair_equal_seeds_only() -> None:
-    gains = relative_gains({0: 20.0, 1: 10.0, 2: 5.0}, {2: 6.0, 0: 15.0, 7: 1.0})
-    assert gains == pytest.approx([0.25, -0.2])
+    found = mean_gain({0: 20.0, 1: 10.0, 2: 5.0}, {2: 6.0, 0: 15.0, 7: 1.0})
+    assert found is not None
+    assert (found.n, found.mean) == (2, pytest.approx(1 - math.sqrt(0.75 * 1.2)))
+    assert mean_gain({0: 20.0}, {1: 15.0}) is None
 
 
 def test_gain_is_the_papers() -> None:
     """As the paper reports: 350m in bf16-bf16, 19.156 against 16.607, a gain of 13.3%."""
-    assert relative_gains({0: 19.156}, {0: 16.607})[0] == pytest.approx(0.133, abs=5e-4)
+    found = mean_gain({0: 19.156}, {0: 16.607})
+    assert found is not None
+    assert found.mean == pytest.approx(0.133, abs=5e-4)
+    assert (found.low, found.high) == (None, None)

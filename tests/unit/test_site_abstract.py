@@ -216,13 +216,14 @@ def test_a_report_of_updates_says_which_share_changes_the_stored_weight_and_noth
     (tables / "updates.csv").write_text(
         "regime,optimizer,branch,survive,seeds\n"
         "bf16-bf16,adamw,additive,0.59014,3\nbf16-bf16,adamw,both,0.59014,3\n"
+        "bf16-bf16,adamw@betas0,additive,0.71,1\n"
         "bf16-bf16,m-plus-adam,additive,0.2201,1\nbf16-bf16,m-plus-adam,multiplicative,0.79918,1\n"
         "fp8-bf16,adamw,additive,0.00004,3\n"
     )
     found = abstract(collect(config, study.paths), None)
     assert text_of(found, "Result") == (
-        "Updates to the projections that change the stored weight, in bf16-bf16: 59% of AdamW's, 22% of M+Adam's "
-        "additive branch, 80% of M+Adam's multiplicative branch; fp8-bf16: 0.004% of AdamW's."
+        "Updates to the projections that change the stored weight, in bf16-bf16: AdamW 59%, AdamW, customary betas "
+        "71%, M+Adam 22% (additive) and 80% (multiplicative); fp8-bf16: AdamW 0.004%."
     )
     assert "(seeds: 1 to 3)" in text_of(found, "Certainty")
     assert found.costs == []

@@ -154,9 +154,9 @@ def test_gains_have_their_interval_and_pictures_their_size(study: FakeStudy) -> 
     cells = {CellKey("tiny", 1, "bf16-bf16", entry): entry for entry in ("adamw", "m-plus-adam")}
     than, better = ({0: 60.0, 1: 50.0}, {0: 57.0, 1: 49.0})
     found = {key: Cell(key, values, (), (), (), None) for key, values in zip(cells, (than, better), strict=True)}
-    estimate = stats.ttest_1samp([0.05, 0.02], 0).confidence_interval(0.95)
-    told = with_interval(found, *cells, "+3.5%")
-    assert told == f"+3.5% ({100 * estimate.low:+.1f} to {100 * estimate.high:+.1f})"
+    estimate = stats.ttest_1samp([math.log(60 / 57), math.log(50 / 49)], 0).confidence_interval(0.95)
+    low, high = (-100 * math.expm1(-end) for end in estimate)
+    assert with_interval(found, *cells, "+3.5%") == f"+3.5% ({low:+.1f} to {high:+.1f})"
     for name in ("summary", "figure4"):
         width, height = re.search(r'width="([\d.]+)pt" height="([\d.]+)pt"', _svg(study, name)).groups()
         size = f'width="{round(float(width) * 4 / 3)}" height="{round(float(height) * 4 / 3)}"'

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from mpadam.analysis.statistics import Estimate, estimate, relative_gains
+from mpadam.analysis.statistics import Estimate, estimate, mean_gain
 
 #: the entry that gains are relative to
 BASELINE = "adamw"
@@ -91,8 +91,7 @@ def _with_gain(cell: Cell, baseline: Cell | None) -> Cell:
         return cell
     if baseline.diverged or cell.diverged:
         return replace(cell, gain_diverged=True)
-    gains = relative_gains(baseline.completed, cell.completed)
-    return replace(cell, gain=estimate(gains)) if gains else cell
+    return replace(cell, gain=mean_gain(baseline.completed, cell.completed))
 
 
 def cells_frame(all_cells: Iterable[Cell]) -> pd.DataFrame:

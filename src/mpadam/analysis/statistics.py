@@ -5,7 +5,7 @@ A mean is of finite numbers or it does not exist; a single number has no spread.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scipy.special import stdtrit
 
@@ -40,6 +40,20 @@ def estimate(values: Sequence[float], *, confidence: float = 0.95) -> Estimate:
     return Estimate(n, mean, sd, mean - half, mean + half)
 
 
-def relative_gains(baseline: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
-    """(baseline - other) / baseline for every seed that both have, in order of the seeds: positive is better."""
-    return [(baseline[seed] - other[seed]) / baseline[seed] for seed in sorted(baseline.keys() & other.keys())]
+def gain(value: float) -> float:
+    """A difference of ln(perplexity) as the share by which the second perplexity is lower."""
+    return -math.expm1(-value)
+
+
+def mean_gain(baseline: Mapping[int, float], other: Mapping[int, float]) -> Estimate | None:
+    """The share by which `other` is lower, over the seeds that both have; None without any. Positive is better.
+
+    It is the gain of the mean difference of ln(perplexity), as in the verdicts on claims; `sd` is that of the
+    differences.
+    """
+    differences = [math.log(baseline[seed] / other[seed]) for seed in sorted(baseline.keys() & other.keys())]
+    if not differences:
+        return None
+    found = estimate(differences)
+    low, high = (None if end is None else gain(end) for end in (found.low, found.high))
+    return replace(found, mean=gain(found.mean), low=low, high=high)

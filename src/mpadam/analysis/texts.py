@@ -1,7 +1,7 @@
 """Results and values as tables write them."""
 
 from mpadam.analysis.cells import Cell
-from mpadam.analysis.statistics import Estimate, estimate, relative_gains
+from mpadam.analysis.statistics import Estimate, mean_gain
 
 
 def perplexity_text(cell: Cell | None) -> str:
@@ -35,8 +35,8 @@ def between_text(baseline: Cell | None, other: Cell | None) -> str:
         return ""
     if baseline.diverged or other.diverged:
         return "div."
-    gains = relative_gains(baseline.completed, other.completed)
-    return _percent_text(estimate(gains), other.asked) if gains else "–"
+    gain = mean_gain(baseline.completed, other.completed)
+    return _percent_text(gain, other.asked) if gain else "–"
 
 
 def _percent_text(gain: Estimate, asked: int) -> str:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from mpadam.analysis.statistics import gain
 from mpadam.claims.data import UNITS, Claim, Perplexity, Probe, Trend
 
 
@@ -15,11 +16,6 @@ def signed(value: float | None) -> str:
 def interval_text(interval: Sequence[float] | None) -> str:
     """`+0.0123 to +0.0456`, or nothing."""
     return "" if interval is None else " to ".join(map(signed, interval))
-
-
-def gain(value: float) -> float:
-    """A difference of ln(perplexity) as the share by which the second perplexity is lower, as in Table 2."""
-    return -math.expm1(-value)
 
 
 #: the same as the share by which the first is higher

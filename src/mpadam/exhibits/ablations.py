@@ -27,10 +27,10 @@ def make(source: Source) -> Table:
         TITLE,
         caption=(
             "Validation perplexity, mean ± standard deviation over seeds, n runs; lower is better. Each row changes "
-            "one thing of the optimizer in the second column; * marks the base's own value. against base: relative "
-            "reduction of perplexity at the seeds that both have, negative where the change does harm. rates: "
-            "whether learning rates are the base's or chosen for the row itself. A cell with a diverged run (div.) has "
-            "no mean."
+            "one thing of the optimizer in the second column; * marks the base's own value. against base: "
+            "reduction of perplexity, of the mean difference of ln(perplexity) at the seeds that both have, negative "
+            "where the change does harm. rates: whether learning rates are the base's or chosen for the row itself. A "
+            "cell with a diverged run (div.) has no mean."
         ),
         header=("where", "base", "axis", "value", "perplexity", "against base", "rates"),
         rows=tuple(rows),

@@ -12,11 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mpadam.analysis.cells import cell_of
+from mpadam.analysis.statistics import gain
 from mpadam.analysis.style import BLACK, GREY, optimizer_styles
 from mpadam.claims.data import UNITS
 from mpadam.claims.outcome import FAILS, HOLDS, OPEN, costs, how, outcomes
 from mpadam.claims.verdicts import CONTRADICTED, SUPPORTED
-from mpadam.claims.words import gain
 from mpadam.exhibits.claims import tidy
 from mpadam.exhibits.kit import panels as kit
 from mpadam.exhibits.kit.pictures import WIDTH, Picture, alternative

@@ -10,9 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mpadam.analysis.cells import BASELINE
+from mpadam.analysis.statistics import gain
 from mpadam.analysis.style import BLACK, GREY, optimizer_styles
 from mpadam.claims.effects import Effect, Effects
-from mpadam.claims.words import GAIN, gain
+from mpadam.claims.words import GAIN
 from mpadam.exhibits.kit import panels as kit
 from mpadam.exhibits.kit.pictures import WIDTH, Picture
 from mpadam.exhibits.kit.words import counts_text
@@ -85,7 +86,7 @@ def _text(effect: Effect) -> str:
     cell = effect.gain
     if cell.mean is None or cell.diverged:
         return "div." if cell.diverged else "no pair of runs yet"
-    return GAIN.text(cell.mean, cell.interval)
+    return GAIN.text(cell.mean, cell.family_interval)
 
 
 def _legend(figure: Figure, marks: str) -> None:
@@ -107,8 +108,8 @@ def _caption(effects: Effects, shown: Sequence[Effect]) -> str:
     where = "{} {}x".format(*effects.shown) if effects.shown else "no model yet"
     other = " Other models and budgets are in Table 2." if len(scales) > 1 else ""
     return (
-        f"Gain in perplexity over {_BASE} in the same regime, mean over paired seeds ({n}), {where}.{other} Thick, and "
-        "in brackets: Student's 95% interval of the cell alone; thin: of all candidates in all regimes together. "
+        f"Gain in perplexity over {_BASE} in the same regime, mean over paired seeds ({n}), {where}.{other} Thin, and "
+        "in brackets: Student's 95% interval for all candidates in all regimes together; thick: of the cell alone. "
         "Alternatives are all other optimizers without fp32 weights (rounding tricks, error feedback, AdamW with other "
         "betas), forms are M+Adam's variants and its own rounding tricks; ablations and the additive twin, a control, "
         f"are neither. {_CHOSEN} Chosen after the fact: of several, that with the largest mean gain in its regime. "

@@ -65,11 +65,12 @@ def _caption(config: StudyConfig) -> str:
     trials = f"{config.tuning.budget}x" + ("" if share == 1 else f", {share:.0%} of a run's steps")
     return (
         "Lower is better. Regimes are weights-compute; those with fp32 weights are the reference. Mean ± standard "
-        "deviation over seeds, n runs; at n = 1 there is no spread. gain: relative reduction of perplexity against "
-        f"{OPTIMIZERS[BASELINE].label} in the same model, regime and budget, mean over the seeds that both have. A "
-        "cell with a diverged run (div.) has no mean: what survived would flatter it. sweep: best and median of the "
-        f"tuning's trials ({trials}), on the half of the validation text that rates are chosen on; a diverged trial "
-        "counts as infinite; – where rates are given or another's. The paper reports the best of its sweep."
+        "deviation over seeds, n runs; at n = 1 there is no spread. gain: reduction of perplexity against "
+        f"{OPTIMIZERS[BASELINE].label} in the same model, regime and budget, of the mean difference of "
+        "ln(perplexity) over the seeds that both have. A cell with a diverged run (div.) has no mean: what survived "
+        f"would flatter it. sweep: best and median of the tuning's trials ({trials}), on the half of the validation "
+        "text that rates are chosen on; a diverged trial counts as infinite; – where rates are given or another's. The "
+        "paper reports the best of its sweep."
     )
 
 

@@ -61,9 +61,9 @@ def make(source: Source) -> Table:
 _CAPTION = (
     "Validation perplexity, mean ± standard deviation over seeds, n runs; lower is better. SR rounds every weight "
     "stochastically, Kahan keeps what rounding lost in a carry of two bytes a weight; the others round to nearest. The "
-    "reference has fp32 weights and the same compute. Last columns: relative reduction of perplexity by M+Adam, "
-    "without either, at the seeds that both have; negative where the rounding trick does better. A cell with a "
-    "diverged run (div.) has no mean."
+    "reference has fp32 weights and the same compute. Last columns: reduction of perplexity by M+Adam, "
+    "without either, of the mean difference of ln(perplexity) at the seeds that both have; negative where the rounding "
+    "trick does better. A cell with a diverged run (div.) has no mean."
 )
 _ECO = " ECO adds what rounding lost to the first moment, and takes no memory."
 

@@ -181,7 +181,7 @@ def _best_form(forms: Sequence[Effect]) -> str:
     best = max(known, key=lambda one: one.gain.mean or 0.0)
     label = optimizer_styles([best.entry])[best.entry].label
     gained = _one(best.gain, GAIN, family=True)
-    return f"the other form of it that gains most over AdamW, chosen after the fact, is {label}: {gained}"
+    return f"the form of M+Adam that gains most over AdamW, chosen after the fact, is {label}: {gained}"
 
 
 # --- how sure --------------------------------------------------------------------------------------------------------
@@ -202,9 +202,9 @@ def _certainty(effects: Effects) -> str:
     missing = sum(bool(cell.missing) for cell in cells)
     waiting = f"; {missing} of {len(cells)} comparisons wait for seeds and decide nothing yet" if missing else ""
     return (
-        f"Effects are means over {_span([str(n) for n in seeds])} paired seeds with 95% intervals in brackets "
-        "(Student's t; M+Adam's are wide enough for all that is compared); shown means that the interval excludes "
-        f"zero, undecided that the question is open, not that there is no effect; {rates}{waiting}."
+        f"Effects are in percent of perplexity, means over {_span([str(n) for n in seeds])} paired seeds with 95% "
+        "intervals in brackets (Student's t; M+Adam's are wide enough for all that is compared); shown means that the "
+        f"interval excludes zero, undecided that the question is open, not that there is no effect; {rates}{waiting}."
     )
 
 
@@ -231,7 +231,8 @@ def _limits(collected: Collected, effects: Effects, claims: dict[str, Any] | Non
 def _unanswered(claims: Sequence[dict[str, Any]]) -> list[str]:
     absent = sum(claim["verdict"] == NOT_RUN for claim in claims)
     unequal = sum(bool(cell["untestable"]) for claim in claims for cell in claim["cells"])
-    told = [f"{_many(unequal, 'cell')} of claims have no verdict, since rates were not found alike"] if unequal else []
+    why = "have no verdict by the design of the study (rates tuned for one side alone, or short trials)"
+    told = [f"{_many(unequal, 'cell')} of claims {why}"] if unequal else []
     return told + ([f"{absent} of {len(claims)} claims were not run"] if absent else [])
 
 
@@ -245,12 +246,11 @@ def _of_updates(collected: Collected) -> list[tuple[str, list[str]]]:
     labels = optimizer_styles(table["optimizer"])
     told = []
     for regime, own in table[table["branch"] != "both"].groupby("regime", sort=False):
-        branches = dict(own.groupby("optimizer")["branch"].nunique())
-        shares = [
-            f"{100 * row['survive']:.2g}% of {labels[row['optimizer']].label}'s"
-            + (f" {row['branch']} branch" if branches[row["optimizer"]] > 1 else "")
-            for row in own.to_dict("records")
-        ]
+        shares = []
+        for optimizer, rows in own.groupby("optimizer", sort=False):
+            by_branch = [(f"{100 * row['survive']:.2g}%", row["branch"]) for row in rows.to_dict("records")]
+            named = [f"{share} ({branch})" if len(by_branch) > 1 else share for share, branch in by_branch]
+            shares.append(f"{labels[optimizer].label} {' and '.join(named)}")
         told.append(f"{regime}: {', '.join(shares)}")
     if told:
         told[0] = f"updates to the projections that change the stored weight, in {told[0]}"

@@ -40,7 +40,7 @@ KEY = {
     FAILS: ("×", "shown to lie on the other side of the least difference that matters"),
     OPEN: ("?", "the interval includes that difference, or there are too few seeds"),
     IDLE: ("0", "AdamW is not shown to lose anything there (or there is no gain to keep), so nothing can be tested"),
-    UNEQUAL: ("≠", "rates of the optimizers compared were not found alike"),
+    UNEQUAL: ("≠", "the rates of the optimizers compared were not chosen alike"),
     EDGE: ("|", "a best rate has no worse neighbour on one side"),
     ABSENT: ("·", "no runs to compare"),
 }

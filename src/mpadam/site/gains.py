@@ -7,7 +7,7 @@ from typing import Any
 
 from mpadam.analysis.cells import BASELINE, Cell, CellKey, cell_of
 from mpadam.analysis.entries import METHOD, base_of, is_level
-from mpadam.analysis.statistics import estimate, relative_gains
+from mpadam.analysis.statistics import mean_gain
 from mpadam.analysis.style import OPTIMIZERS, optimizer_styles
 
 _GAIN = re.compile(r"([+-]\d+\.\d%)(?: \((n=\d+)\))?")
@@ -33,10 +33,9 @@ def with_interval(cells: Cells, than: CellKey, better: CellKey, text: str, pairs
     """The text with its interval, where both cells have two pairs of seeds. pairs: how many, if it says so."""
     told = [pairs] if pairs else []
     if than in cells and better in cells:
-        gains = relative_gains(cells[than].completed, cells[better].completed)
-        if len(gains) > 1:
-            found = estimate(gains)
-            told = [f"{100 * (found.low or 0.0):+.1f} to {100 * (found.high or 0.0):+.1f}", *told]
+        found = mean_gain(cells[than].completed, cells[better].completed)
+        if found and found.low is not None and found.high is not None:
+            told = [f"{100 * found.low:+.1f} to {100 * found.high:+.1f}", *told]
     return f"{text} ({', '.join(told)})" if told else text
 
 
