@@ -11,7 +11,7 @@ import re
 import sys
 import textwrap
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
@@ -30,12 +30,29 @@ argument: Callable[..., Argument] = partial(methodcaller, "add_argument")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that names the choice closest to a mistyped one, as argparse itself does from Python 3.14 on."""
+    """A parser that names the choice or the option closest to a mistyped one; argparse itself does so for choices from
+    Python 3.14 on. An unknown option is an error of the command that it was given to."""
+
+    _given: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._given = sys.argv[1:] if args is None else args
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
-        found = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message)
-        close = difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), n=1) if found else []
+        choice = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message)
+        options = [option for option in self._option_string_actions if option.startswith("--")]
+        wrong, known = (choice[1], re.findall(r"[\w-]+", choice[2])) if choice else (self._mistyped(options), options)
+        close = difflib.get_close_matches(wrong, known, n=1)
         super().error(f"{message}; did you mean {close[0]}?" if close else message)
+
+    def _mistyped(self, options: Iterable[str]) -> str:
+        """The first option given that none of these begins with; empty without one."""
+        given = [word.partition("=")[0] for word in self._given if word.startswith("--")]
+        return next((word for word in given if not any(option.startswith(word) for option in options)), "")
 
 
 def one_of(*arguments: Argument, required: bool = False) -> Argument:

@@ -71,6 +71,10 @@ def test_a_study_is_given_once(words: list[str], capsys: pytest.CaptureFixture[s
         (["diagnose", "capabilites", "--out", "there"], "capabilities"),
         (["data", "inspct"], "inspect"),
         (["site", "smoke", "--view", "papr"], "paper"),
+        (["status", "--jsn"], "--json"),
+        (["status", "smoke", "--jsn"], "--json"),
+        (["plan", "smoke", "--price-per-gpu-huor=2"], "--price-per-gpu-hour"),
+        (["--verison"], "--version"),
     ],
 )
 def test_i21_a_mistyped_word_is_answered_with_the_one_that_may_be_meant(
