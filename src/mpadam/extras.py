@@ -28,4 +28,6 @@ def require(extra: str) -> None:
     """Raise MissingExtraError where a package of this extra is not installed."""
     missing = [name for name in EXTRAS[extra] if find_spec(name) is None]
     if missing:
-        raise MissingExtraError(f"not installed: {', '.join(missing)}; install with  pip install 'mpadam[{extra}]'")
+        raise MissingExtraError(
+            f"not installed: {', '.join(missing)}; install with  pip install '.[{extra}]'  in the clone"
+        )

@@ -71,5 +71,5 @@ def check_backend(
     if backend == "transformer_engine" and transformer_engine is not None:
         raise ValueError(
             f"{FIELD} = 'transformer_engine', which cannot be imported here ({transformer_engine}); install it with  "
-            f"pip install 'mpadam[gpu]'  or write {FIELD}: native"
+            f"pip install '.[gpu]'  in the clone, or write {FIELD}: native"
         )
