@@ -11,70 +11,17 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from probed_updates import FORMATS, RULES, STORES, look, normal, of_branch, one_update, optimizer_of, survey_of, writer
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from training_ranks import run_ranks
 
-from mpadam import AdamW, AdditiveTwin, Madam, MPlusAdam
-from mpadam.numerics import Fp8Blocks, NvFp4, round_bf16
+from mpadam import AdamW, Madam, MPlusAdam
+from mpadam.numerics import NvFp4, round_bf16
 from mpadam.optim.card import Step
 from mpadam.probes.flushed import flushed_by_next_step
-from mpadam.probes.staleness import count_staleness
-from mpadam.probes.survey import role_of, survey
+from mpadam.probes.survey import role_of
 from mpadam.probes.survival import BINS, bin_of, count_survival, survival_record
-
-SHAPE = (5, 40)
-RULES = {
-    "adamw": (AdamW, {"lr": 1e-2}),
-    "madam": (Madam, {"lr": 1e-2}),
-    "m-plus-adam": (MPlusAdam, {"lr": 1e-2, "lr_mult": 2e-2}),
-    "rho-tensor": (MPlusAdam, {"lr": 1e-2, "lr_mult": 2e-2, "multiplicative_form": "normalized_rho_tensor"}),
-    "apollo-e": (MPlusAdam, {"lr": 1e-2, "lr_mult": 2e-2, "second_moment": "apollo_e", "apollo_refresh": 2}),
-    "unnormalized": (MPlusAdam, {"lr": 1e-2, "lr_mult": 0.5, "multiplicative_form": "unnormalized_rho"}),
-    "additive-twin": (AdditiveTwin, {"lr": 1e-2, "lr_mult": 2e-2}),
-}
-FORMATS = ["fp32", "bf16", "fp8_e5m2", "fp8_e4m3", "nvfp4", "nvfp4_sticky", Fp8Blocks(power_of_two_scale=False)]
-STORES = [
-    *[(fmt, {"write_back": write_back}) for fmt in FORMATS for write_back in ("nearest", "stochastic", "kahan")],
-    *[("fp8_e5m2", {"shadow": shadow}) for shadow in ("refreshed", "persistent")],
-]
-
-
-def normal(seed, shape=SHAPE, scale=1.0):
-    return scale * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def optimizer_of(rule, weight, **options):
-    """An optimizer over one bf16 parameter, which is its only one, and that parameter with a gradient."""
-    cls, rates = RULES[rule] if isinstance(rule, str) else rule
-    p = nn.Parameter(weight.bfloat16())
-    optimizer = cls([p], **{"state_dtype": "bf16", **rates, **options})
-    optimizer.reload_weights({p: weight})
-    return optimizer, p
-
-
-def look(optimizer, p):
-    return optimizer.preview(p)
-
-
-def writer(look):
-    """part of a step -> the stored weight that it alone would leave"""
-    x, update = look.operands, look.update
-    return look.plan.store.part_writer(x.stored, update.stored, update.before, x.bits())
-
-
-def one_update(rule, weight, gradient, **options):
-    """The first update of weights, before it is made."""
-    optimizer, p = optimizer_of(rule, torch.tensor(weight), **options)
-    p.grad = torch.tensor(gradient).bfloat16()
-    return look(optimizer, p)
-
-
-def of_branch(update, branch):
-    """bin -> (intended, survived) of a branch."""
-    record = survival_record(count_survival(update), update.plan.rule)
-    return dict(zip(record["bins"], zip(*record[branch].values(), strict=True), strict=True))
-
 
 # --- the preview ----------------------------------------------------------------------------------------------
 
@@ -95,12 +42,6 @@ def test_a_preview_is_the_update_that_follows_and_changes_nothing(rule):
             assert all(torch.equal(store[name], update.stored[name]) for name in store), (fmt, options, t)
             for name, moment in update.moments.items():
                 assert torch.equal(optimizer.state[p][name], moment.to(optimizer.state[p][name].dtype))
-
-
-def survey_of(optimizer, p):
-    module = nn.Module()
-    module.register_parameter("weight", p)
-    return survey(module, optimizer)
 
 
 def assert_equal(one, other):
@@ -314,93 +255,6 @@ def test_eco_lets_small_steps_through_once_the_first_moment_has_grown():
         survived += [t] * (of_eight == 8)
         optimizer.step()
     assert survived == [13, 17]
-
-
-# --- descent --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_descent_against_numpy(rule):
-    """From the optimizer's own preview of the same update, in float64."""
-    optimizer, p = optimizer_of(rule, normal(1, scale=0.1))
-    for t in range(2):
-        p.grad = normal(5 + t).bfloat16()
-        seen = look(optimizer, p)
-        found = survey_of(optimizer, p)["descent"]["all"]
-        optimizer.step()
-    w, g = (x.double().numpy().ravel() for x in (seen.update.before, seen.operands.grad))
-    expected = {}
-    if rule != "madam":
-        expected["additive"] = measures(g, seen.update.step.additive.double().numpy().ravel())
-    if rule != "adamw":
-        g_e = math.log(2) * w * g
-        ratio = seen.update.step.multiplicative.double().numpy().ravel() / w
-        expected |= {"ln": measures(g_e, np.log(1 + ratio)), "log2": measures(g_e, np.log2(1 + ratio))}
-    assert found.pop("undefined", 0) == 0
-    assert found == {key: pytest.approx(value, rel=1e-4) for key, value in expected.items()}
-
-
-def measures(g, u):
-    return {
-        "cosine": -(g @ u) / np.linalg.norm(g) / np.linalg.norm(u),
-        "at_least": np.linalg.norm(u) / np.linalg.norm(g),
-        "at_most": -(g @ u) / (g @ g),
-    }
-
-
-def test_at_cosine_one_the_interval_is_the_rate():
-    """Gradients of one size: Adam's first step is lr sign(g) = lr / |g| g, the step that the theorem is about."""
-    optimizer, p = optimizer_of((AdamW, {"lr": 0.25}), torch.tensor([1.0, -2.0, 4.0]), state_dtype="fp32")
-    p.grad = torch.tensor([2.0, -2.0, 2.0]).bfloat16()
-    found = survey_of(optimizer, p)["descent"]["all"]["additive"]
-    assert found == {key: pytest.approx(v) for key, v in (("cosine", 1.0), ("at_least", 0.125), ("at_most", 0.125))}
-
-
-def test_without_a_clip_weights_that_change_their_sign_are_counted_and_left_out():
-    options = {"max_relative_step": None, "lr": 1e-3, "lr_mult": 0.5}
-    optimizer, p = optimizer_of((MPlusAdam, options), torch.tensor([0.1, 4.0]))
-    p.grad = torch.ones(2).bfloat16()
-    found = survey_of(optimizer, p)["descent"]["all"]
-    assert found["undefined"] == 1  # 0.5 / 0.1 times the weight, downwards
-    assert all(math.isfinite(value) for value in found["ln"].values())
-
-
-def test_no_gradient_has_no_direction():
-    optimizer, p = optimizer_of("m-plus-adam", torch.ones(3))
-    p.grad = torch.zeros(3).bfloat16()
-    assert survey_of(optimizer, p)["descent"]["all"]["additive"] == dict.fromkeys(("cosine", "at_least", "at_most"))
-
-
-# --- staleness ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("beta2", "dtype", "stale"), [(0.999, "bf16", 4), (0.98, "bf16", 0), (0.999, "fp32", 0)])
-def test_a_second_moment_that_should_decay(beta2, dtype, stale):
-    """v = 1 and no gradient: it should lose 0.001, a quarter of the 2**-8 below 1; or 0.02, which bf16 can say."""
-    optimizer, p = optimizer_of((AdamW, {"lr": 1e-3, "betas": (0.9, beta2), "state_dtype": dtype}), torch.ones(5))
-    optimizer.state[p]["v"].copy_(torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0]))
-    p.grad = torch.zeros(5).bfloat16()
-    assert {name: counts.tolist() for name, counts in count_staleness(look(optimizer, p)).items()} == {
-        "v": [5, 4, stale]
-    }
-
-
-def test_staleness_of_both_moments_against_ml_dtypes():
-    optimizer, p = optimizer_of((MPlusAdam, {"betas": (0.87, 0.995)}), normal(2))
-    for t in range(4):
-        p.grad = normal(40 + t).bfloat16()
-        optimizer.step()
-    p.grad = normal(50).bfloat16()
-    g, w = p.grad.float().numpy(), p.detach().float().numpy()
-    expected = {}
-    for name, square in (("v", g * g), ("v_e", (np.float32(math.log(2)) * w * g) ** 2)):
-        old = optimizer.state[p][name].float().numpy()
-        new = np.float32(0.995) * old + np.float32(1 - 0.995) * square
-        stale = (new != old) & (new.astype(ml_dtypes.bfloat16).astype(np.float32) == old)
-        expected[name] = [200, int((new != old).sum()), int(stale.sum())]
-    got = {name: counts.tolist() for name, counts in count_staleness(look(optimizer, p)).items()}
-    assert got == expected
-    assert got["v"][2] >= 5
 
 
 def test_roles():
