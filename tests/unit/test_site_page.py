@@ -188,12 +188,19 @@ def test_T6_lost_runs_are_listed_with_the_reason(study: FakeStudy) -> None:
     study.remove(**{**RUN, "seed": 0})
     study.edit_summary({"hash": "0" * 16}, **{**RUN, "budget": 2})
     text = build_all(study).text
+    assert 'id="lost" open' in (study.paths.root / "index.html").read_text()
     assert "13 completed 1 diverged 1 missing 1 refused of 16 runs" in text
     assert "tiny 1x bf16-bf16 AdamW, seed 1 diverged step 17: the loss is nan" in text
     assert "tiny 1x bf16-bf16 AdamW, seed 0 missing not begun" in text
     assert "tiny 2x bf16-bf16 AdamW, seed 1 refused summary.json: its hash 0000000000000000 is not" in text
     assert "div. (1 of 2)" in text
     assert "nan" not in text.replace("the loss is nan", "").lower().split()
+
+
+def test_i21_runs_that_have_not_begun_are_listed_folded(study: FakeStudy) -> None:
+    study.remove(**RUN)
+    assert "seed 1 missing not begun" in build_all(study).text
+    assert 'id="lost">' in (study.paths.root / "index.html").read_text()
 
 
 def test_runs_that_learned_nothing_are_named(study: FakeStudy) -> None:
