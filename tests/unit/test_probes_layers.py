@@ -19,7 +19,7 @@ from mpadam.exhibits.registry import exhibits
 from mpadam.exhibits.sizes import sizes
 from mpadam.exhibits.source import source_of
 from mpadam.exhibits.updates import make as updates_table
-from mpadam.probes.layers import layer_of, spacings, survey_layers
+from mpadam.probes.layers import layer_of, survey_layers, to_neighbours
 from mpadam.probes.survey import survey
 from mpadam.study.grid import run_keys
 from mpadam.study.spec import read_run_file, write_run_file
@@ -107,7 +107,7 @@ def test_spacings_are_those_of_the_format(fmt, dtype):
     model.weight = nn.Parameter(weights.bfloat16())
     model.weight.grad = torch.ones_like(model.weight)
     optimizer = AdamW([model.weight], lr=1e-12, weight_decay=0.0, weight_format=fmt)
-    outwards, inwards = spacings(optimizer.preview(model.weight))
+    outwards, inwards = to_neighbours(optimizer.preview(model.weight))
     codes = np.arange(2**16 if fmt == "bf16" else 2**8)
     grid = np.unique(codes.astype(np.uint16 if fmt == "bf16" else np.uint8).view(dtype).astype(np.float64))
     grid = grid[np.isfinite(grid) & (grid >= 0)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -267,12 +268,17 @@ def test_parameters_that_cannot_be_sampled_are_refused_at_the_first_step():
         mpadam.UpdateProbe(torch.optim.SGD(turned.parameters()), turned)
 
 
-def test_options_are_checked():
+def test_options_are_checked(tmp_path):
     model = Model()
     optimizer = torch.optim.SGD(model.parameters())
-    for options, key in (({"every": 0}, "every = 0"), ({"samples": 0.5}, "samples = 0.5"), ({"out": 3}, "out = 3")):
-        with pytest.raises(ValueError, match=key):
+    wrong = {"every": (0, True, 2.0), "samples": (0.5,), "seed": ("a",), "step": (-1, "3"), "out": (3, None)}
+    for options in [{key: value} for key, values in wrong.items() for value in values]:
+        ((key, value),) = options.items()
+        with pytest.raises(ValueError, match=f"{key} = {value!r}"):
             mpadam.UpdateProbe(optimizer, model, **options)
+    for path in (tmp_path, Path(__file__) / "updates.jsonl"):  # found at once, and not after 100 steps
+        with pytest.raises(ValueError, match=r"cannot be written \(.*\); give another path"):
+            mpadam.UpdateProbe(optimizer, model, out=path)
 
 
 # --- samples ----------------------------------------------------------------------------------------------------------

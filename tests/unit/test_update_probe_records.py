@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from update_probe_model import Model, probed, same
 
 import mpadam
 from mpadam.cli import main
+from mpadam.probes import update_probe
 from mpadam.probes.outlets import outlet
 from mpadam.probes.reading import paragraph, percent, read_records
 
@@ -57,15 +59,42 @@ def test_records_go_to_files_trackers_and_functions(tmp_path):
 def test_a_resumed_training_replaces_the_steps_it_repeats(tmp_path):
     path = tmp_path / "updates.jsonl"
     send = outlet(path)
+    model = Model()
+    (made,) = probed(torch.optim.SGD(model.parameters()), model, steps=2)
+
+    def record(step):
+        return made | {"step": step}
+
     for step in (1, 2, 3, 2, 3, 4):
-        send({"step": step, "lost": {"stored": 1}})
-    assert [record["step"] for record in read_records(path)] == [1, 2, 3, 4]
-    path.write_text("")
-    with pytest.raises(ValueError, match="is empty"):
-        read_records(path)
-    path.write_text('{"loss": 1}\n')
-    with pytest.raises(ValueError, match="line 1: not a record"):
-        read_records(path)
+        send(record(step))
+    assert [found["step"] for found in read_records(path)] == [1, 2, 3, 4]
+    text = path.read_text()
+    path.write_text(text + text[:30])
+    outlet(path)(record(5))
+    with pytest.warns(UserWarning, match="line 7: unfinished, so it is left out"):
+        found = read_records(path)
+    assert [each["step"] for each in found] == [1, 2, 3, 4, 5]
+
+
+FOREIGN = {
+    b"": "has no record",
+    b'{"loss": 1}\n': "line 1: not a record",
+    b'{"step": 3}\n': "line 1: not a record",
+    b"[1]\n": "line 1: not a record",
+    b"# mpadam": "line 1: not a record",
+    b"\xff\xfe": "not JSON",
+}
+
+
+@pytest.mark.parametrize("content", FOREIGN)
+def test_i21_a_file_that_is_no_probes_is_named_with_the_remedy(content, tmp_path, capsys):
+    path = tmp_path / "other.jsonl"
+    path.write_bytes(content)
+    assert main(["probe", "report", str(path)]) == 2
+    told = capsys.readouterr().err
+    assert str(path) in told
+    assert FOREIGN[content] in told
+    assert told.count("\n") == 1
 
 
 def test_the_paragraph_says_what_was_measured_and_no_more():
@@ -110,7 +139,9 @@ def test_the_report_is_drawn(tmp_path, capsys):
     assert (tmp_path / "updates.png").read_bytes().startswith(b"\x89PNG")
     assert main(["probe", "report", str(path), "--out", str(tmp_path / "other.pdf")]) == 0
     assert (tmp_path / "other.pdf").exists()
+    capsys.readouterr()
     assert main(["probe", "report", str(tmp_path / "none.jsonl")]) == 2
+    assert "none.jsonl: no such file; give the file" in capsys.readouterr().err
 
 
 # --- around the training ----------------------------------------------------------------------------------------------
@@ -133,6 +164,26 @@ def test_a_probe_that_costs_much_says_so_once():
     with pytest.warns(UserWarning, match=r"every=\d+ would take 1%") as seen:
         probed(optimizer, model, steps=11, every=1, samples=16)
     assert len(seen) == 1
+
+
+def test_i21_the_default_interval_takes_at_most_1_percent_of_the_time(monkeypatch):
+    """A clock that only a step (1 s) and a measurement (3 s) move: those at steps 200 and 300 would be too many."""
+    clock, model, records = SimpleNamespace(now=0.0), Model(), []
+    monkeypatch.setattr(update_probe, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    tally = update_probe.tally
+    monkeypatch.setattr(update_probe, "tally", lambda *args, **kwargs: (wait(3.0), tally(*args, **kwargs))[1])
+
+    def wait(seconds):
+        clock.now += seconds
+
+    optimizer = torch.optim.SGD(model.parameters())
+    mpadam.UpdateProbe(optimizer, model, out=records.append, samples=16)
+    for _ in range(800):
+        wait(1.0)
+        model.bias.grad = torch.ones_like(model.bias)
+        optimizer.step()
+    assert [(found["step"], found["left_out"]) for found in records] == [(100, 0), (300, 1), (600, 3)]
+    assert "It left out 3 measurements" in paragraph(records)
 
 
 def test_names_and_parameters_that_come_later():
@@ -161,6 +212,18 @@ def test_a_frozen_parameter_and_numbers_that_are_not_finite():
         optimizer.step()
         assert ("bias" in records[0]["layers"]) is not own
         json.dumps(records, allow_nan=False)
+
+
+def test_i21_steps_that_are_not_finite_or_zero_are_no_updates_that_survive():
+    for gradient in (torch.nan, torch.inf, 0.0):
+        model, records = Model(), []
+        optimizer = torch.optim.SGD(model.parameters())
+        mpadam.UpdateProbe(optimizer, model, every=1, out=records.append)
+        for p in model.parameters():
+            p.grad = torch.full_like(p, gradient)
+        optimizer.step()
+        assert records[0]["intended"] == records[0]["trials"]["bf16/nearest"]["intended"] == 0
+        assert "step 1. No update of float32 would change a weight" in paragraph(records)
 
 
 def test_it_needs_torch_and_numpy_alone():

@@ -1,4 +1,4 @@
-"""Probes: what an update of a training run does to the stored weights, looked at every so many steps.
+"""Probes: what an update of a training run does to the stored weights, measured every so many steps.
 
 Of the runs of a study (`probes.jsonl`), all parameters in full:
 

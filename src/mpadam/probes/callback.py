@@ -14,7 +14,7 @@ from mpadam.probes.update_probe import UpdateProbe  # noqa: E402
 class UpdateProbeCallback(TrainerCallback):
     """Probes the Trainer's optimizer. Takes the options of `UpdateProbe`; steps are the Trainer's own.
 
-    Trainer(..., callbacks=[UpdateProbeCallback(every=100, out="updates.jsonl")])
+    Trainer(..., callbacks=[UpdateProbeCallback(out="updates.jsonl")])
     """
 
     def __init__(self, **options: Any) -> None:

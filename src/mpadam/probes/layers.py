@@ -3,10 +3,12 @@
 Only attention and MLP projections of numbered layers count, since only these are stored in low precision. The parts of
 an update, and what it means that one is intended and survives, are those of `mpadam.probes.survival`.
 
-Spacing: the distance from the stored weight to its neighbour on the side to which the step points, on the block scales
-of the whole update. A nearest write moves a weight if the step is longer than about half of it. It is found by asking
-the format for the two values that stochastic rounding chooses between next to the weight, so it holds for every format
-that rounds. Weights that are zero, and those at the end of their block's range whose step points outwards, have none;
+Distance to the neighbour, in records and figures "spacing": from the stored weight to the next value on the side to
+which the step points, on the block scales of the whole update. It is half of `mpadam.numerics.spacing`, which
+UpdateProbe uses and which is always that to the next larger |w|, where the weight is a power of two and the step points
+towards zero. A nearest write moves a weight if the step is longer than about half of it. It is found by asking the
+format for the two values that stochastic rounding chooses between next to the weight, so it holds for every format that
+rounds. Weights that are zero, and those at the end of their block's range whose step points outwards, have none;
 neither has any float32 weight.
 """
 
@@ -85,7 +87,7 @@ def _projections(model: nn.Module, optimizer: LowPrecisionOptimizer) -> Iterator
 
 def _sums(look: Preview) -> _Sums:
     w, parts = look.update.before, parts_of(look.plan.rule)
-    index, (outwards, inwards) = bin_of(w).flatten(), spacings(look)
+    index, (outwards, inwards) = bin_of(w).flatten(), to_neighbours(look)
     part_squares, moved, octaves = {}, {}, {}
     for name in parts:
         part = part_of(look.update.step, name).expand_as(w)
@@ -98,7 +100,7 @@ def _sums(look: Preview) -> _Sums:
     return _Sums(count_survival(look), weights, squares, part_squares, moved, octaves)
 
 
-def spacings(look: Preview) -> tuple[Tensor, Tensor]:
+def to_neighbours(look: Preview) -> tuple[Tensor, Tensor]:
     """Distance from each stored weight to its neighbours away from zero and towards it, float32 [*shape]; 0 where there
     is none."""
     store, update = look.plan.store, look.update

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from functools import partial
-from os import PathLike
+from os import SEEK_END, PathLike
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,16 @@ def scalars(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _file(path: Path) -> Outlet:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """A line that a killed training has left unfinished is ended first, so that none is joined to it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab+") as file:
+            end = file.seek(0, SEEK_END)
+            file.seek(max(end - 1, 0))
+            if file.read() not in (b"", b"\n"):
+                file.write(b"\n")
+    except OSError as error:
+        raise ValueError(f"out = {str(path)!r}: cannot be written ({error.strerror}); give another path") from error
 
     def append(record: dict[str, Any]) -> None:
         with path.open("a", encoding="utf-8") as file:

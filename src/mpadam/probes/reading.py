@@ -5,12 +5,15 @@ was, counted on the same samples.
 """
 
 import json
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from mpadam.numerics.formats import CARDS
+from mpadam.presence import is_there
+from mpadam.stored import stored
 
 LABELS = {
     "stored": "as stored",
@@ -20,23 +23,39 @@ LABELS = {
     "fp8_e4m3": "FP8 e4m3",
     "nvfp4": "NVFP4",
 }
+_FIELDS = {
+    *("step", "optimizer", "time_share", "left_out", "intended", "lost", "layers", "magnitude", "spacing", "trials"),
+    "moments",
+}
+_REMEDY = "give the file that `out` of the UpdateProbe names"
 _KAHAN_BITS = 16  # of a carry in bf16
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """The records of a file in the order of steps; after a resume a step replaces all from it on. ValueError for a
-    file that holds none."""
+    """The records of a file in the order of steps; after a resume a step replaces all from it on. A line that a killed
+    training has left unfinished is left out with a warning. ValueError for a file that holds none."""
     records: list[dict[str, Any]] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(_lines(path), start=1):
         try:
             record = json.loads(line)
-            step = record["step"]
-            records = [*(earlier for earlier in records if earlier["step"] < step), record]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path}, line {number}: not a record of mpadam.UpdateProbe ({error!r})") from error
+            if lacking := _FIELDS - record.keys():
+                raise KeyError(min(lacking))
+            records = [*(earlier for earlier in records if earlier["step"] < record["step"]), record]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if not (line.startswith('{"step": ') and isinstance(error, json.JSONDecodeError)):
+                why = f"not a record of mpadam.UpdateProbe ({error!r}); {_REMEDY}"
+                raise ValueError(f"{path}, line {number}: {why}") from error
+            warnings.warn(f"{path}, line {number}: unfinished, so it is left out")
     if not records:
-        raise ValueError(f"{path} is empty: train for at least `every` steps of the UpdateProbe")
+        raise ValueError(f"{path} has no record: train for at least `every` steps of the UpdateProbe")
     return records
+
+
+def _lines(path: Path) -> list[str]:
+    if not is_there(path):
+        raise ValueError(f"{path}: no such file; {_REMEDY}")
+    with stored(path, remedy=_REMEDY):
+        return path.read_text(encoding="utf-8").splitlines()
 
 
 def summed(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -85,13 +104,17 @@ def percent(value: float | None) -> str:
 def paragraph(records: list[dict[str, Any]]) -> str:
     """What the records say: what is lost, in which layers, and what each remedy was measured to keep."""
     total = summed({key: r[key] for key in ("intended", "lost", "trials", "moments")} for r in records)
-    stored = sorted({layer["stored"] for r in records for layer in r["layers"].values()})
+    kinds = sorted({layer["stored"] for r in records for layer in r["layers"].values()})
     first, last = records[0], records[-1]
-    looks = f"{len(records)} look{'s' if len(records) > 1 else ''}"
+    steps = f"steps {first['step']} to {last['step']}, {len(records)} of them measured"
+    if len(records) == 1:
+        steps = f"step {last['step']}"
     lost = {view: share(n, total["intended"]) for view, n in total["lost"].items()}
+    lead = f"{last['optimizer']}, weights stored as {', '.join(kinds)}; {steps}."
+    if not total["intended"]:
+        return f"{lead} No update of float32 would change a weight: gradients are zero, or not finite."
     text = [
-        f"{last['optimizer']}, weights stored as {', '.join(stored)}; {looks}, steps {first['step']} to "
-        f"{last['step']}.",
+        lead,
         f"{percent(lost['stored'])} of the updates that float32 can hold left the stored weight unchanged"
         f" ({percent(share(last['lost']['stored'], last['intended']))} at step {last['step']}).",
     ]
@@ -100,17 +123,19 @@ def paragraph(records: list[dict[str, Any]]) -> str:
     text += [
         f"Where the write-back is {name}, {keeper} keeps what was rounded, so that these updates are delayed, not lost."
         for name, keeper in keepers.items()
-        if any(f" {name}" in kept for kept in stored)
+        if any(f" {name}" in kind for kind in kinds)
     ]
     others = ", ".join(f"{percent(lost[view])} in {LABELS[view]}" for view in lost if view != "stored")
     text.append(f"Of the same updates, stored to nearest, {others} would be lost.")
-    text += _remedies(total["trials"], _format_of(stored), needed=bool(lost["stored"]))
+    text += _remedies(total["trials"], _format_of(kinds), needed=bool(lost["stored"]))
     text += [
         f"In bf16, {percent(share(m['stale'], m['due']))} of the due updates of {name} would not change it."
         for name, m in total["moments"].items()
         if m["due"]
     ]
     text.append(f"The probe took {percent(last['time_share'])} of the time.")
+    if last["left_out"]:
+        text.append(f"It left out {last['left_out']} measurements, so as not to take more than 1%.")
     return " ".join(text)
 
 

@@ -1,4 +1,4 @@
-"""One look at the next update of a whole model: survival, descent and staleness by role, flushed NVFP4 blocks."""
+"""The next update of a whole model, measured: survival, descent and staleness by role, flushed NVFP4 blocks."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -23,7 +23,7 @@ M_PLUS_ADAM = "m-plus-adam"
 
 
 def tally(samples: list[Sampled], *, seed: int, step: int) -> dict[str, Any]:
-    """The numbers of one look, as JSON; see docs/update-probe.md for its fields."""
+    """The numbers of one measurement, as JSON; see docs/update-probe.md for its fields."""
     counts: dict[str, Tensor] = {}
     by_width = defaultdict(list)
     for layer, sample in enumerate(samples):
@@ -46,6 +46,7 @@ def _rows(rows: list[tuple[int, Sampled]], mended: set[str], *, layers: int, see
         torch.cat([getattr(sample, name) for _, sample in rows])
         for name in ("before", "step", "grad", "moved", "spacing")
     )
+    change = _finite(change)
     layer = torch.cat([torch.full_like(s.before[:, :1], n, dtype=torch.int64) for n, s in rows])
     largest = torch.cat([s.largest.expand(len(s.before), 1) for _, s in rows])
     bits = random_bits(seed=seed, step=step, tensor_id=rows[0][0], shape=w.shape, device=w.device)
@@ -53,13 +54,18 @@ def _rows(rows: list[tuple[int, Sampled]], mended: set[str], *, layers: int, see
     counts = _counted(STORED, place, change, kept=moved, gap=gap, layer=layer, layers=layers)
     nearest = [(fmt, "nearest", "nearest", change) for fmt in ("fp32", *FORMATS)]
     remedies = [(fmt, name, name, change) for fmt in mended for name in REMEDIES]
-    others = [(fmt, M_PLUS_ADAM, "nearest", first_m_plus_adam_step(w, grad)) for fmt in mended]
+    others = [(fmt, M_PLUS_ADAM, "nearest", _finite(first_m_plus_adam_step(w, grad))) for fmt in mended]
     for fmt, name, write_back, part in nearest + remedies + others:
         kept, gap = keep(w, part, fmt, write_back, bits=bits, largest=largest)
         counts[f"size/{fmt}/{name}"] = _sizes(part, kept, layer=layer, layers=layers)
         if name == "nearest" and fmt in FORMATS:
             counts |= _counted(fmt, place, part, kept=kept, gap=gap, layer=layer, layers=layers)
     return counts
+
+
+def _finite(step: Tensor) -> Tensor:
+    """Zero, which is no step, for one that is not finite: a weight that it reaches is no number that survives."""
+    return torch.where(torch.isfinite(step), step, 0.0)
 
 
 def _counted(

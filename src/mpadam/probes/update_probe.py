@@ -1,8 +1,8 @@
 """`mpadam.UpdateProbe`: which updates of somebody's own training are rounded away. See docs/update-probe.md.
 
-    probe = mpadam.UpdateProbe(optimizer, model)            # every=100, out="updates.jsonl"
+    probe = mpadam.UpdateProbe(optimizer, model)            # out="updates.jsonl", at most every 100 steps
 
-Hooks of the optimizer look before and after every so many steps, at what the optimizer gets and at what it has stored.
+Hooks of the optimizer read, before and after every so many steps, what the optimizer gets and what it has stored.
 Nothing is written to weights, gradients, states or random generators.
 """
 
@@ -24,18 +24,21 @@ from mpadam.probes.sampled import Sampled, sample_step
 from mpadam.probes.tally import tally
 from mpadam.probes.tiles import draw_tiles
 
+_MOST = 0.01  # of the time, at the default interval
+
 
 class UpdateProbe:
     """Measures, every `every` steps, which updates of `optimizer` the storage of the weights rounds away.
 
     optimizer: of mpadam, or an elementwise one of torch.optim.  model: whose names the parameters get.
+    every: None stands for 100, and leaves a measurement out (`left_out`) while those before took over 1% of the time.
     out: path of a JSON lines file (appended to), a W&B run, a TensorBoard SummaryWriter, a function that takes a
         record, or a list of these.
-    samples: elements of each parameter that are looked at, about.  seed: of the sample alone.
+    samples: elements of each parameter that are measured, about.  seed: of the sample alone.
     step: steps that the optimizer had made when a training is resumed.
-    record: the last one, None until then.  seconds: all looks so far.
-    Raises ValueError for an optimizer that is not elementwise, and for a parameter that cannot be sampled. Under DDP
-    only rank 0 looks.
+    record: the last one, None until then.  seconds: of all measurements so far.
+    Raises ValueError for an optimizer that is not elementwise, for a parameter that cannot be sampled, and for a file
+    that cannot be written. Under DDP only rank 0 measures.
     """
 
     def __init__(
@@ -43,17 +46,19 @@ class UpdateProbe:
         optimizer: Optimizer,
         model: nn.Module,
         *,
-        every: int = 100,
+        every: int | None = None,
         out: Any = "updates.jsonl",
         samples: int = 1024,
         seed: int = 0,
         step: int = 0,
     ) -> None:
-        for key, value in {"every": every, "samples": samples}.items():
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{key} = {value!r}: give a whole number from 1, such as 100")
+        self._bounded, every = every is None, 100 if every is None else every
+        for key, value, least in (("every", every, 1), ("samples", samples, 1), ("seed", seed, 0), ("step", step, 0)):
+            if type(value) is not int or value < least:
+                raise ValueError(f"{key} = {value!r}: give a whole number from {least}, such as 100")
         check_optimizer(optimizer)
         self.optimizer, self.every, self.samples, self.seed, self.step = optimizer, every, samples, seed, step
+        self.left_out = 0
         self.record: dict[str, Any] | None = None
         self._names = _names(optimizer, model)
         self._check()
@@ -67,7 +72,7 @@ class UpdateProbe:
         )
 
     def close(self) -> None:
-        """Look no more. The optimizer goes on without the probe."""
+        """Measure no more. The optimizer goes on without the probe."""
         for hook in self._hooks:
             hook.remove()
 
@@ -78,9 +83,9 @@ class UpdateProbe:
         self.close()
 
     def _warn(self, share: float) -> None:
-        """Once, when the first looks, which load code, no longer count for much."""
-        if share > 0.01 and not self._warned and self.step >= self._first + 10 * self.every:
-            self._warned, enough = True, round(self.every * share / 0.01)
+        """Once, when the first measurements, which load code, no longer count for much."""
+        if share > _MOST and not self._bounded and not self._warned and self.step >= self._first + 10 * self.every:
+            self._warned, enough = True, round(self.every * share / _MOST)
             warnings.warn(
                 f"UpdateProbe with every={self.every} takes {share:.1%} of the time, since these steps are short: "
                 f"every={enough} would take 1%"
@@ -92,31 +97,40 @@ class UpdateProbe:
 
     def _before_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
         self.step, self._pending = self.step + 1, []
-        if not _leads() or (self.step % self.every and not self._unchecked):
+        due = self._is_due()
+        if not _leads() or not (due or self._unchecked):
             return None
         given = inspect.signature(type(optimizer).step).bind(*args, **kwargs).arguments
         closure = given.get("closure")
         if closure is None:
-            self._look()
+            self._look(due)
             return None
-        return (optimizer, self._looking(closure)), {}
+        return (optimizer, self._looking(closure, due)), {}
 
-    def _looking(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """The closure, with a look when it has made the gradients."""
+    def _is_due(self) -> bool:
+        """Whether the step that comes is measured; counts those that are left out for the time they would take."""
+        if self.step % self.every:
+            return False
+        dear = self._bounded and self.seconds > _MOST * (time.perf_counter() - self._began)
+        self.left_out += dear
+        return not dear
+
+    def _looking(self, closure: Callable[[], Any], due: bool) -> Callable[[], Any]:
+        """The closure, with a measurement when it has made the gradients."""
 
         def observed() -> Any:
             loss = closure()
-            self._look()
+            self._look(due)
             return loss
 
         return observed
 
-    def _look(self) -> None:
+    def _look(self, due: bool) -> None:
         began = time.perf_counter()
         self._names |= _names(self.optimizer, None, self._names)
         self._check()
         self._unchecked = False
-        if self.step % self.every == 0 and not is_skipped(self.optimizer):
+        if due and not is_skipped(self.optimizer):
             with float32_arithmetic({p.device.type for p in self._names}):
                 self._pending = self._sampled()
         self.seconds += time.perf_counter() - began
@@ -141,6 +155,7 @@ class UpdateProbe:
         now = time.perf_counter()
         self.seconds += now - began
         times = {"seconds": round(self.seconds, 4), "time_share": round(self.seconds / (now - self._began), 5)}
+        times["left_out"] = self.left_out
         self.record = {"step": self.step, "optimizer": type(optimizer).__name__, **times, **found}
         self._write(self.record)
         self._warn(self.seconds / (now - self._began))
