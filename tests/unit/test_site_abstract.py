@@ -222,8 +222,8 @@ def test_a_report_of_updates_says_which_share_changes_the_stored_weight_and_noth
     )
     found = abstract(collect(config, study.paths), None)
     assert text_of(found, "Result") == (
-        "Updates to the projections that change the stored weight, in bf16-bf16: AdamW 59%, AdamW, customary betas "
-        "71%, M+Adam 22% (additive) and 80% (multiplicative); fp8-bf16: AdamW 0.004%."
+        "Updates to the projections that change the stored weight, in bf16-bf16: AdamW 59%; AdamW, customary betas "
+        "71%; M+Adam 22% (additive) and 80% (multiplicative); fp8-bf16: AdamW 0.004%."
     )
     assert "(seeds: 1 to 3)" in text_of(found, "Certainty")
     assert found.costs == []

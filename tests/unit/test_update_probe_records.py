@@ -167,7 +167,7 @@ def test_a_probe_that_costs_much_says_so_once():
 
 
 def test_i21_the_default_interval_takes_at_most_1_percent_of_the_time(monkeypatch):
-    """A clock that only a step (1 s) and a measurement (3 s) move: those at steps 200 and 300 would be too many."""
+    """A clock that only a step (1 s) and a measurement (3 s) move: the second fits in 600 s, the third in 900."""
     clock, model, records = SimpleNamespace(now=0.0), Model(), []
     monkeypatch.setattr(update_probe, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     tally = update_probe.tally
@@ -178,12 +178,13 @@ def test_i21_the_default_interval_takes_at_most_1_percent_of_the_time(monkeypatc
 
     optimizer = torch.optim.SGD(model.parameters())
     mpadam.UpdateProbe(optimizer, model, out=records.append, samples=16)
-    for _ in range(800):
+    for _ in range(1000):
         wait(1.0)
         model.bias.grad = torch.ones_like(model.bias)
         optimizer.step()
-    assert [(found["step"], found["left_out"]) for found in records] == [(100, 0), (300, 1), (600, 3)]
-    assert "It left out 3 measurements" in paragraph(records)
+    assert [(found["step"], found["left_out"]) for found in records] == [(100, 0), (600, 4), (900, 6)]
+    assert all(found["time_share"] <= 0.01 for found in records[1:])
+    assert "It left out 6 measurements" in paragraph(records)
 
 
 def test_names_and_parameters_that_come_later():

@@ -31,7 +31,7 @@ class UpdateProbe:
     """Measures, every `every` steps, which updates of `optimizer` the storage of the weights rounds away.
 
     optimizer: of mpadam, or an elementwise one of torch.optim.  model: whose names the parameters get.
-    every: None stands for 100, and leaves a measurement out (`left_out`) while those before took over 1% of the time.
+    every: None stands for 100, and leaves a measurement out (`left_out`) that would bring all to over 1% of the time.
     out: path of a JSON lines file (appended to), a W&B run, a TensorBoard SummaryWriter, a function that takes a
         record, or a list of these.
     samples: elements of each parameter that are measured, about.  seed: of the sample alone.
@@ -58,7 +58,7 @@ class UpdateProbe:
                 raise ValueError(f"{key} = {value!r}: give a whole number from {least}, such as 100")
         check_optimizer(optimizer)
         self.optimizer, self.every, self.samples, self.seed, self.step = optimizer, every, samples, seed, step
-        self.left_out = 0
+        self.left_out = self._measured = 0
         self.record: dict[str, Any] | None = None
         self._names = _names(optimizer, model)
         self._check()
@@ -111,9 +111,13 @@ class UpdateProbe:
         """Whether the step that comes is measured; counts those that are left out for the time they would take."""
         if self.step % self.every:
             return False
-        dear = self._bounded and self.seconds > _MOST * (time.perf_counter() - self._began)
+        dear = self._bounded and self._next_total() > _MOST * (time.perf_counter() - self._began)
         self.left_out += dear
         return not dear
+
+    def _next_total(self) -> float:
+        """Seconds of all measurements, with one more as long as those before; 0 before the first."""
+        return self.seconds * (1 + 1 / self._measured) if self._measured else 0.0
 
     def _looking(self, closure: Callable[[], Any], due: bool) -> Callable[[], Any]:
         """The closure, with a measurement when it has made the gradients."""
@@ -151,7 +155,7 @@ class UpdateProbe:
         with float32_arithmetic({p.device.type for p in self._names}):
             own = isinstance(optimizer, LowPrecisionOptimizer)
             found = tally([s if own else s.stepped(p) for p, s in self._pending], seed=self.seed, step=self.step)
-        self._pending = []
+        self._pending, self._measured = [], self._measured + 1
         now = time.perf_counter()
         self.seconds += now - began
         times = {"seconds": round(self.seconds, 4), "time_share": round(self.seconds / (now - self._began), 5)}

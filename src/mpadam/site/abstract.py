@@ -250,8 +250,8 @@ def _of_updates(collected: Collected) -> list[tuple[str, list[str]]]:
         for optimizer, rows in own.groupby("optimizer", sort=False):
             by_branch = [(f"{100 * row['survive']:.2g}%", row["branch"]) for row in rows.to_dict("records")]
             named = [f"{share} ({branch})" if len(by_branch) > 1 else share for share, branch in by_branch]
-            shares.append(f"{labels[optimizer].label} {' and '.join(named)}")
-        told.append(f"{regime}: {', '.join(shares)}")
+            shares.append(f"{labels[str(optimizer)].label} {' and '.join(named)}")
+        told.append(f"{regime}: {'; '.join(shares)}")
     if told:
         told[0] = f"updates to the projections that change the stored weight, in {told[0]}"
     seeds = _span([str(n) for n in sorted({int(n) for n in table.get("seeds", ())})] or ["0"])
