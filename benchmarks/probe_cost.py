@@ -4,11 +4,11 @@
     OMP_NUM_THREADS=1 python benchmarks/probe_cost.py --model 512 1376 4 8 --batch 16 --vocabulary 4096 --rounds 5
 
 One process on the CPU, random tokens; every round times a step (forward, backward, clipping, optimizer), the survey of
-the update (survival, descent, staleness), a look of `mpadam.UpdateProbe` with its default sample, and the loss after
-it, one after the other, so that a slow spell of the machine hits all alike. Medians of the rounds. `for 2%` is the
-shortest interval between looks at which the survey costs under 2% of the steps between them; `every=100` is the share
-of the time that UpdateProbe takes at its default. The optimizer `torch` is torch's AdamW, with fp32 or bf16 weights,
-which has no survey.
+the update (survival, descent, staleness), a measurement of `mpadam.UpdateProbe` with its default sample, and the loss
+after it, one after the other, so that a slow spell of the machine hits all alike. Medians of the rounds. `for 2%` is
+the shortest interval between surveys at which the survey costs under 2% of the steps between them; `every=100` is the
+share of the time that UpdateProbe takes if it measures every 100 steps. The optimizer `torch` is torch's AdamW, with
+fp32 or bf16 weights, which has no survey.
 
 Survey and optimizer both go through the weights some number of times, whatever the batch is; forward and backward grow
 with it. At the paper's 131,072 positions a step they outweigh both, so a small batch as here is the dear case.
