@@ -35,7 +35,7 @@ class RegimeStyle:
 #: in the order of legends and tables
 OPTIMIZERS = {
     "adamw": OptimizerStyle("AdamW", BLUE, "o"),
-    "adamw@betas0": OptimizerStyle("AdamW, customary betas", GREEN, "d"),
+    "adamw@betas0": OptimizerStyle("AdamW, customary betas", GREEN, "H"),
     "adamw-sr": OptimizerStyle("AdamW + SR", SKY, "s"),
     "adamw-kahan": OptimizerStyle("AdamW + Kahan", GREEN, "D"),
     "adamw-eco": OptimizerStyle("AdamW + ECO", BLACK, "8"),
