@@ -163,6 +163,28 @@ def test_n24_a_signal_does_not_wait_for_the_end_of_an_evaluation(tmp_path, data,
     assert_same_run(folder, uninterrupted)
 
 
+@pytest.mark.parametrize("kind", [ValueError, RuntimeError])
+def test_n24_what_fails_after_a_signal_is_left_for_later(tmp_path, uninterrupted, monkeypatch, capsys, kind):
+    """A terminal sends it to the whole group: the compiler died of it, and the advice was `compile: false`, code 2."""
+    data = TokenData.open((uninterrupted / read_run_file(uninterrupted / "run.yaml").data).resolve())
+    folder = make_run(tmp_path / "run", data, checkpoint_every=4)
+    update = loop.update
+
+    def compiled(session, gradients):
+        if gradients.step == 6:
+            signal.raise_signal(signal.SIGINT)
+            raise kind("C++ compile error")
+        update(session, gradients)
+
+    monkeypatch.setattr(loop, "update", compiled)
+    assert command("train", "--run-dir", folder) == 75
+    assert "C++ compile error; signal SIGINT, then the same command" in capsys.readouterr().err.splitlines()[-1]
+    assert not (folder / "failure.json").exists()
+    monkeypatch.undo()
+    assert command("train", "--run-dir", folder) == 0
+    assert_same_run(folder, uninterrupted)
+
+
 def test_n24_a_signal_between_two_runs_of_one_process_leaves_the_second_for_later(tmp_path, data):
     folders = [make_run(tmp_path / name, data, steps=1) for name in ("a", "b")]
     child = Child(*folders, module=run, place="_finish")
