@@ -190,9 +190,10 @@ def is_held(path: Path, *, now: float | None = None) -> bool:
         age = (time.time() if now is None else now) - path.stat().st_mtime
     except FileNotFoundError:
         return False
-    if holder is not None and holder.get("host") == socket.gethostname() and _sees_processes_of(holder):
-        if isinstance(holder.get("pid"), int):
-            return _is_alive(holder)
+    holder = holder or {}
+    here = holder.get("host") == socket.gethostname() and _sees_processes_of(holder)
+    if here and isinstance(holder.get("pid"), int):
+        return _is_alive(holder)
     return -SKEW_SECONDS < age < STALE_SECONDS
 
 
