@@ -79,8 +79,12 @@ def remove(path: Path) -> None:
     except OSError as error:
         if left.is_dir():
             shutil.rmtree(left, ignore_errors=True)  # the first fault ends it: go on with what else is in it
-        if os.path.lexists(left):
+        if os.path.lexists(left) and left not in _LEFT:
+            _LEFT.add(left)
             log.warning("%s could not be deleted (%s): %s takes room until it is", path.name, error.strerror, left)
+
+
+_LEFT: set[Path] = set()  # what could not be deleted, each of which is named once, however often it is tried again
 
 
 def _replace(temporary: Path, path: Path) -> None:

@@ -21,7 +21,8 @@ PACKAGE = Path(__file__).parent
 SUFFIXES = frozenset({".py", ".html", ".css", ".js", ".yaml"})
 SECONDS = 30  # of one question to git: a repository may be huge, or on a slow disk
 _OPTIONS = (
-    *("--no-optional-locks", "-c", "core.fsmonitor=false"),
+    *("--no-optional-locks", "--no-replace-objects", "-c", "core.fsmonitor=false"),
+    *("-c", "core.trustctime=true", "-c", "core.checkStat=default"),  # an edit may keep size and date
     *("-c", "safe.directory=*"),  # another user's clone: its code runs here already
 )
 
@@ -36,7 +37,7 @@ def origin(package: Path = PACKAGE) -> dict[str, Any]:
     try:
         package = package.resolve()
         root = _root(package)
-        top, commit = _git(root, "rev-parse", "--show-toplevel", "HEAD").splitlines()
+        top, _, commit = _git(root, "rev-parse", "--show-toplevel", "HEAD").rpartition("\n")
         if not Path(top).samefile(root) or not _git(root, "ls-files", "--", str(package)):
             raise _UnknownError("the package is no part of the git repository that it lies in")
         return {"commit": commit, "dirty": _is_dirty(root, package), "source": source}
@@ -74,7 +75,8 @@ def _root(package: Path) -> Path:
 
 def _is_dirty(root: Path, package: Path) -> bool:
     """Whether a tracked file outside results/ differs from the commit, or the package has one that is not tracked."""
-    tracked = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", _NO_RESULTS)
+    every = ("--untracked-files=no", "--ignore-submodules=none")
+    tracked = _git(root, "status", "--porcelain", *every, "--", ".", _NO_RESULTS)
     untracked = _git(root, "status", "--porcelain", "--untracked-files=normal", "--", str(package))
     return bool(tracked or untracked) or _has_ignored_code(root, package) or _hides_changes(root)
 

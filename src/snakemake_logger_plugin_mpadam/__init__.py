@@ -5,17 +5,21 @@ second; elsewhere (CI, a file) it is written every half minute. Snakemake's own 
 `.snakemake/log` as always. It is shown here instead of the line on a dry run, and with any of the options that ask for
 more or less of it: --printshellcmds, --verbose, --debug-dag, --quiet.
 
-Snakemake imports this package at every start, so what draws on a terminal is imported when it is needed.
+Snakemake imports this package at every start, so what draws on a terminal is imported when it is needed, and it reads
+the files of --configfile before any line of the workflow: what it says of one that it cannot read is replaced here.
 """
 
 import logging
 import os
 import re
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
+from pathlib import Path
 from typing import Any
 
-from snakemake.common import NOTHING_TO_BE_DONE_MSG
+from snakemake.common import NOTHING_TO_BE_DONE_MSG, configfile
 from snakemake.logging import show_logs
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
@@ -32,6 +36,29 @@ LEFT_OUT = ("Exiting because a job execution failed", "WorkflowError:\nAt least 
 NOISE = "Config file "
 #: Why a job failed, without its command, which may be pages long and is in Snakemake's log.
 REASON = re.compile(r"RuleException:\nCalledProcessError in .*\nCommand '.*' ((?:returned|died with) .*)\.", re.DOTALL)
+
+
+def _explained(load: Callable[..., Any]) -> Callable[..., Any]:
+    """Snakemake's reader of configuration files, which says what `mpadam` says of a file that neither can read."""
+
+    @wraps(load)
+    def loaded(source: Any, *rest: Any) -> Any:
+        try:
+            return load(source, *rest)
+        except Exception:
+            from mpadam.study.load import read_yaml
+
+            try:
+                read_yaml(Path(source))
+            except (ValueError, OSError) as error:
+                print(f"mpadam: configuration: {error}", file=sys.stderr)
+                sys.exit(2)
+            raise
+
+    return loaded
+
+
+configfile._load_configfile = _explained(configfile._load_configfile)
 
 
 class LogHandler(LogHandlerBase):

@@ -132,7 +132,14 @@ def test_d2_a_long_wait_asked_for_is_granted_within_reason(hub: HubServer, fetch
     hub.faults += [fault.status(429, {"Retry-After": value}) for value in (late, past, "999999", "soon")]
     fetching(fruitless=9)
     assert fetching.waits[0] == pytest.approx(100, abs=30)
-    assert fetching.waits[1:] == [0.0, 3600.0, 8.0]
+    assert fetching.waits[1:] == [2.0, 3600.0, 8.0]
+
+
+def test_n14_a_server_that_asks_for_no_wait_is_not_asked_again_at_once(hub: HubServer, fetching: Fetching) -> None:
+    """Nor one whose date is past, by a clock that is behind: ten tries were over within a second."""
+    hub.faults += [fault.status(503, {"Retry-After": value}) for value in ("0", "Wed, 21 Oct 2015 07:28:00 GMT")]
+    fetching()
+    assert fetching.waits == [1.0, 2.0]
 
 
 def test_d2_giving_up_keeps_what_came_and_the_next_call_goes_on(hub: HubServer, fetching: Fetching) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import ssl
 import subprocess
@@ -139,6 +140,40 @@ def test_what_the_environment_says_wrong_is_named(
         download_tokenizer(data, tokenizer, log=print)
     assert "\n" not in str(caught.value)
     assert hub.asked == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("HTTP_PROXY=http://me:pass/word@127.0.0.1:3128", "is no address of one; .* / as %2F"),
+        ("HTTP_PROXY=http://me:pass#word@127.0.0.1:3128", "is no address of one; .* # as %23"),
+        ("HF_TOKEN=hf_passw\u00f6rd", r"\(HF_TOKEN\) holds a letter that no token has"),
+        ("ENDPOINT=http://me:pass/word@mirror.example", "HF_ENDPOINT is no web address"),
+    ],
+)
+def test_n34_no_message_holds_a_part_of_a_password(
+    setting: str, message: str, hub: HubServer, fetching: Fetching, network: pytest.MonkeyPatch
+) -> None:
+    name, value = setting.split("=")
+    network.setenv(name, value)
+    if name == "ENDPOINT":
+        network.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", value + "/{repo_id}/{revision}/{filename}")
+    with pytest.raises(ValueError, match=message) as caught:
+        fetching()
+    assert not {"pass", "word", "passw"} & set(re.split(r"\W+", str(caught.value)))
+    assert fetching.waits == []
+
+
+def test_n34_a_redirection_that_goes_round_is_reported_without_secrets(
+    hub: HubServer, fetching: Fetching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = hub.endpoint.replace("//", "//me:password@")
+    template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    hub.faults_of_hub += [lambda handler, _: handler.send(302, {"Location": f"{handler.path}?signature=password"})] * 99
+    with pytest.raises(UnreachableError, match="redirects while resolving") as caught:
+        fetching(fruitless=2)
+    assert "password" not in "".join([str(caught.value), *fetching.lines])
 
 
 def test_offline_mode_is_named(hub: HubServer, fetching: Fetching, monkeypatch: pytest.MonkeyPatch) -> None:

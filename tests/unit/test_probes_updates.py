@@ -105,6 +105,22 @@ def test_nvfp4_blocks_that_died_before_are_still_counted(fmt, rule):
         optimizer.step()
 
 
+@pytest.mark.parametrize("rule", ["madam", "m-plus-adam", "adamw"])
+def test_nvfp4_blocks_without_a_gradient_at_a_logged_step_are_still_counted(rule):
+    """Such as the row of a token that is not in this batch: it died between two logged steps."""
+    weight = torch.full((2, 32), 1e-2)
+    weight[0, 0], weight[0, 16:], weight[1, :16] = 1.0, 1e-5, 0.0
+    optimizer, p = optimizer_of(rule, weight, weight_format="nvfp4", lr=1e-10)
+    p.grad = torch.full_like(p, 1e-3)
+    p.grad[1, :16] = 0.0  # zero by construction
+    assert flushed_by_next_step(optimizer) == {"blocks": 3, "flushed": 0}
+    optimizer.step()
+    weight[0, 0] = 100.0
+    optimizer.reload_weights({p: weight})
+    p.grad[0, 16:] = 0.0
+    assert flushed_by_next_step(optimizer) == survey_of(optimizer, p)["nvfp4"] == {"blocks": 3, "flushed": 1}
+
+
 def test_only_nvfp4_has_blocks_to_count():
     optimizer, p = optimizer_of("adamw", normal(0), weight_format="fp8_e4m3")
     p.grad = normal(1).bfloat16()

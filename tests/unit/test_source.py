@@ -96,6 +96,49 @@ def test_n33_changes_that_git_was_told_not_to_see_are_seen(package: Path, flag: 
     assert told(package) == (head(package), flag == "--assume-unchanged")  # left out of a sparse checkout
 
 
+def test_n33_an_edit_that_keeps_size_and_date_is_seen_whatever_git_compares(package: Path) -> None:
+    """As on file systems without inode numbers that last, for which git is told to compare less."""
+    root, file = package.parent.parent, package / "__init__.py"
+    git(root, "config", "core.checkStat", "minimal")
+    git(root, "config", "core.trustctime", "false")
+    os.utime(file, (10**9, 10**9))  # before the index was written
+    git(root, "update-index", "--refresh")
+    (root / "other").write_text("x = 2\n")
+    os.utime(root / "other", (10**9, 10**9))
+    (root / "other").replace(file)
+    assert git(root, "status", "--porcelain") == ""
+    assert told(package) == (head(package), True)
+
+
+def test_n33_the_commit_is_the_one_that_it_names(package: Path) -> None:
+    """`git replace` shows another in its place."""
+    root, first = package.parent.parent, head(package)
+    (package / "__init__.py").write_text("x = 2\n")
+    git(root, "commit", "-q", "-a", "-m", "second")
+    git(root, "replace", "HEAD", first)
+    git(root, "reset", "-q", "--hard")
+    assert (package / "__init__.py").read_text() == "x = 1\n"
+    assert told(package) == (head(package), True)
+
+
+def test_n33_a_submodule_that_git_is_told_to_pass_over_counts(package: Path, tmp_path: Path) -> None:
+    root = package.parent.parent
+    tree(tmp_path / "part")
+    git(root, "submodule", "--quiet", "add", str(repository(tmp_path / "part")), "src/mpadam/part")
+    git(root, "commit", "-q", "-m", "second")
+    git(root, "config", "diff.ignoreSubmodules", "all")
+    assert told(package) == (head(package), False)
+    (package / "part" / "config.yaml").write_text("a: 2\n")
+    assert told(package) == (head(package), True)
+
+
+def test_n33_a_folder_of_any_name(tmp_path: Path) -> None:
+    root = tmp_path / " two\nlines"
+    package = tree(root)
+    repository(root)
+    assert told(package) == (head(package), False)
+
+
 @pytest.mark.parametrize("name", ["local.py", "fast.so", "part/plan.yaml"])
 def test_n33_code_that_git_ignores_makes_the_source_dirty(package: Path, name: str) -> None:
     (package.parent.parent / ".git" / "info" / "exclude").write_text("*.log\nlocal*\n*.so\npart/\n")

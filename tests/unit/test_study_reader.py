@@ -107,6 +107,12 @@ def test_n19_an_anchor_holds_within_its_file(tmp_path) -> None:
         ("a: 1:30.5\n", "line 1: YAML reads 1:30.5 as 90.5; write 90.5, or quote"),
         ("a: {<<: 3}\n", "line 1: << merges mappings"),
         ("a: {<<: [{b: 1}, [c]]}\n", "line 1: << merges mappings"),
+        ("a: !!bool maybe\n", "not YAML: 'maybe'"),
+        ("a: !!timestamp soon\n", "not YAML: "),
+        ("a: " + 2000 * "[" + 2000 * "]", "not YAML: maximum recursion"),
+        ("a: 1\nseeds: &all [*all]\n", "line 2: this holds an alias of itself"),
+        ("a: &own\n  <<: *own\n", "line 1: this holds an alias of itself"),
+        ("models: !!set {a, b}\n", "not YAML: .*tag:yaml.org,2002:set"),  # whose order is another in each process
     ],
 )
 def test_n18_what_cannot_be_read_ends_in_one_line_that_names_the_file(tmp_path, text, message) -> None:

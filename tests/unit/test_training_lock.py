@@ -87,6 +87,17 @@ def test_another_host_or_container_counts_for_five_minutes_after_its_last_sign_o
     assert list(tmp_path.iterdir()) == []
 
 
+def test_n24_a_lock_from_the_future_is_a_dead_one(tmp_path):
+    """A clock that ran ahead has been set right since: the run was refused until that date. Hosts differ by less."""
+    path = tmp_path / "train.lock"
+    holder(path, host="elsewhere")
+    there = path.stat().st_mtime
+    with pytest.raises(RefusedError):
+        RunLock(path, clock=lambda: there - 3600).__enter__()
+    with RunLock(path, clock=lambda: there - 2 * 86_400):
+        assert json.loads(path.read_text())["pid"] == os.getpid()
+
+
 def test_ages_are_told_by_the_clock_of_the_file_system(tmp_path, monkeypatch):
     """Ten minutes between the clocks of two hosts take no lock away."""
     path = tmp_path / "train.lock"

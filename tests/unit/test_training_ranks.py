@@ -13,6 +13,7 @@ from training_runs import StopAfter, assert_same_run, make_data, make_run, metri
 
 from mpadam.data import TrainBatches
 from mpadam.model.build import build_model
+from mpadam.study.spec import read_run_file
 from mpadam.training import gradients as gradient_sums
 from mpadam.training import loop
 from mpadam.training.evaluation import evaluate
@@ -21,6 +22,7 @@ from mpadam.training.gradients import sum_over_ranks_
 from mpadam.training.metrics import MetricsFile
 from mpadam.training.ranks import ALONE, Ranks
 from mpadam.training.session import open_validation, replicated
+from mpadam.training.stopping import Stopper
 
 # A rank computes fewer rows at once, and autograd rounds what they give to bf16 before it is summed. Within ten steps
 # losses were seen to differ by 3e-5 (bf16 and float32 masters), 4e-3 (NVFP4, whose tensor scale couples all weights),
@@ -235,6 +237,28 @@ def test_a_reason_to_stop_on_one_rank_stops_all_after_the_same_step(tmp_path, da
     assert run_ranks(2, work) == [75, 75]
     assert [line["step"] for line in metrics_of(folder)] == [1, 2, 3]
     assert "another process was told to stop" in (folder / "train.log").read_text()
+
+
+def test_n24_a_signal_to_one_rank_ends_an_evaluation_on_all_of_them(tmp_path, data):
+    """The other rank has one batch fewer, and is done when the signal comes."""
+    folder = make_run(tmp_path / "run", data, steps=5, checkpoint_every=1000)
+
+    class InEvaluation(Stopper):
+        asked = 0
+
+        @property
+        def signal(self):
+            self.asked += 1
+            return "signal SIGTERM" if self.asked == 1 + 4 + 2 else None  # the start, four updates, two batches
+
+    def work(ranks):
+        batches = open_validation(data, read_run_file(folder / "run.yaml").spec.data).batches
+        count = len(list(batches(16, rank=ranks.rank, world_size=2)))
+        stopped = train_on(ranks, folder, stop=InEvaluation() if ranks.leads else Stopper())
+        return count, stopped, train_on(ranks, folder)
+
+    assert run_ranks(2, work) == [(2, 75, 0), (1, 75, 0)]
+    assert [entry["step"] for entry in summary_of(folder)["validation"]] == [5]
 
 
 def test_o10_divergence_on_one_rank_ends_all_of_them_at_that_step(tmp_path, data):

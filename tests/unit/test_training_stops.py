@@ -16,7 +16,7 @@ from mpadam.atomic import write_json
 from mpadam.cli import main
 from mpadam.data import TokenData
 from mpadam.study.spec import read_run_file
-from mpadam.training import checkpoint, loop, run, stopping
+from mpadam.training import checkpoint, evaluation, loop, run, stopping
 from mpadam.training.folder import RefusedError
 from mpadam.training.metrics import MetricsFile
 from mpadam.training.stopping import EndedAtOnceError, Stopper
@@ -135,6 +135,53 @@ def test_n24_a_signal_at_any_other_time_costs_nothing_either(tmp_path, data, whe
     assert f"stopped after step {step} (signal SIGINT)" in (folder / "train.log").read_text()
     assert not (folder / "train.lock").exists()
     assert train(folder) == 0
+    assert_same_run(folder, uninterrupted)
+
+
+@pytest.mark.parametrize("step", [5, 10])
+def test_n24_a_signal_does_not_wait_for_the_end_of_an_evaluation(tmp_path, data, uninterrupted, monkeypatch, step):
+    """Not even of the last one, nor of one that the attempt begins with."""
+    folder = make_run(tmp_path / "run", data, checkpoint_every=1000)
+    nll, seen = evaluation.token_nll, []
+
+    def signalled(*args, **options):
+        seen.append(len(seen))
+        if len(seen) == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return nll(*args, **options)
+
+    assert step == 5 or train(folder, stop=StopAfter(9)) == 75
+    monkeypatch.setattr(evaluation, "token_nll", signalled)
+    for _ in range(2):
+        seen.clear()
+        with Stopper() as stop:
+            assert train(folder, stop=stop) == 75
+        assert len(seen) == 2
+        assert f"stopped after step {step} (signal SIGTERM)" in (folder / "train.log").read_text().splitlines()[-1]
+    monkeypatch.undo()
+    assert train(folder) == 0
+    assert_same_run(folder, uninterrupted)
+
+
+@pytest.mark.parametrize("kind", [ValueError, RuntimeError])
+def test_n24_what_fails_after_a_signal_is_left_for_later(tmp_path, uninterrupted, monkeypatch, capsys, kind):
+    """A terminal sends it to the whole group: the compiler died of it, and the advice was `compile: false`, code 2."""
+    data = TokenData.open((uninterrupted / read_run_file(uninterrupted / "run.yaml").data).resolve())
+    folder = make_run(tmp_path / "run", data, checkpoint_every=4)
+    update = loop.update
+
+    def compiled(session, gradients):
+        if gradients.step == 6:
+            signal.raise_signal(signal.SIGINT)
+            raise kind("C++ compile error")
+        update(session, gradients)
+
+    monkeypatch.setattr(loop, "update", compiled)
+    assert command("train", "--run-dir", folder) == 75
+    assert "C++ compile error; signal SIGINT, then the same command" in capsys.readouterr().err.splitlines()[-1]
+    assert not (folder / "failure.json").exists()
+    monkeypatch.undo()
+    assert command("train", "--run-dir", folder) == 0
     assert_same_run(folder, uninterrupted)
 
 

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
+from snakemake.common.configfile import load_configfile
+from snakemake_interface_logger_plugins.registry import LoggerPluginRegistry
 
 from mpadam.study.load import ConfigError
 from mpadam.workflow.profiles import check_configfiles
@@ -83,6 +85,24 @@ def test_n18_a_key_that_is_given_twice_ends_the_workflow(toy: Toy, arguments: li
     line = refused(toy, *arguments)
     assert line.startswith("mpadam: configuration: ")
     assert f"{source} is given twice, on line" in line
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(b"a: caf\xe9\n", ": not UTF-8: "), (b"a: [1\n", ": not YAML: "), (None, "Is a directory")]
+)
+def test_n19_a_file_that_snakemake_reads_before_the_workflow_is_refused_in_the_same_line(
+    tmp_path: Path, content: bytes | None, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    LoggerPluginRegistry().collect_plugins()  # as at every start
+    path = tmp_path / "my.yaml"
+    path.mkdir() if content is None else path.write_bytes(content)
+    with pytest.raises(SystemExit):
+        load_configfile(str(path))
+    line = capsys.readouterr().err
+    assert line.startswith("mpadam: configuration: ")
+    assert line.count("\n") == 1
+    assert str(path) in line
+    assert message in line
 
 
 def test_n38_the_study_of_a_profile_is_not_replaced_unnoticed(toy: Toy) -> None:

@@ -107,15 +107,17 @@ def train_one(folder: Path, stop: Stopper, ranks: Ranks, *, replace: bool, chang
         return train_folder(folder, stop=stop, replace=replace, ranks=ranks, change_world_size=change_world_size)
     except RefusedError as error:
         code, message = EXIT_REFUSED, str(error)
-    except ValueError as error:
-        code, message = EXIT_BAD_INPUT, str(error)
-    except OSError as error:
-        if error.errno not in FULL_DISK:
+    except Exception as error:
+        remedy = FULL_DISK.get(error.errno or 0) if isinstance(error, OSError) else None
+        if remedy or stop.signal:  # which has ended a compiler that was running, too
+            code, message = (
+                EXIT_STOPPED,
+                f"{error}; {remedy or stop.signal}, then the same command continues from the last checkpoint",
+            )
+        elif isinstance(error, ValueError):
+            code, message = EXIT_BAD_INPUT, str(error)
+        else:
             raise
-        code, message = (
-            EXIT_STOPPED,
-            f"{error}; {FULL_DISK[error.errno]}, then the same command continues from the last checkpoint",
-        )
     if ranks.leads:
         print(f"mpadam train: {message}", file=sys.stderr)
     return code

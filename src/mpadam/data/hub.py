@@ -6,9 +6,9 @@ date. The bytes are therefore fetched here, into a partial file next to the targ
 and checksum are those that the hub states (SHA-256 of large files, git's SHA-1 of small ones); only a file that has
 both gets the target's name.
 
-After a failure that may pass (HTTP 408, 425, 429, 500 to 599, a stall, a reset) the fetch waits as long as the server
-asks, else twice as long each time, and tries again. Any other failure (no such file, no access, a certificate that is
-not trusted, a proxy that requires a password) ends the fetch with one line that says what to do.
+After a failure that may pass (HTTP 408, 425, 429, 500 to 599, a stall, a reset) the fetch waits, twice as long each
+time or longer if the server asks for it, and tries again. Any other failure (no such file, no access, a certificate
+that is not trusted, a proxy that requires a password) ends the fetch with one line that says what to do.
 """
 
 import fcntl
@@ -152,9 +152,8 @@ def _patiently(
 
 
 def _seconds(asked: float | None, fruitless: int, patience: Patience) -> float:
-    if asked is not None:
-        return min(max(asked, 0.0), patience.longest_asked)
-    return min(patience.first * 2 ** (fruitless - 1), patience.longest)
+    own = min(patience.first * 2 ** (fruitless - 1), patience.longest)
+    return max(own, min(asked or 0.0, patience.longest_asked))  # asked for none, or by a clock that is behind: the own
 
 
 # --- what the hub says of a file -------------------------------------------------------------------------------------
@@ -169,8 +168,10 @@ def _ask(file: HubFile, stall: float) -> Known:
         raise ValueError(f"{file.name}: HF_HUB_OFFLINE is set, and the file is not here yet; unset it") from None
     except HfHubHTTPError as error:
         raise _judged(file, error.response) from None
-    except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
-        raise ValueError(f"HF_ENDPOINT is no web address ({error}); write e.g.  https://huggingface.co") from None
+    except (httpx2.InvalidURL, httpx2.UnsupportedProtocol):
+        raise ValueError("HF_ENDPOINT is no web address; write e.g.  https://huggingface.co") from None
+    except UnicodeEncodeError:
+        raise ValueError("the token of the hub (HF_TOKEN) holds a letter that no token has; correct it") from None
     except httpx2.HTTPError as error:
         raise _failed(file, error) from None
     if metadata.commit_hash is None or metadata.etag is None or metadata.size is None:
@@ -220,7 +221,7 @@ def _failed(file: HubFile, error: httpx2.HTTPError) -> Exception:
         return _refused_by_proxy(file, int(answer[0]))
     if isinstance(error, httpx2.TimeoutException):  # whose own text may be empty
         return _PassingError("no byte for too long")
-    return _PassingError(str(error) or type(error).__name__)
+    return _PassingError(re.sub(r"(?<=//)[^/\s]*@|\?[^\s']*", "", str(error)) or type(error).__name__)  # no secrets
 
 
 def _refused_by_proxy(file: HubFile, status: int) -> ValueError:
@@ -248,8 +249,11 @@ def _session() -> httpx2.Client:
         raise ValueError(
             f"SSL_CERT_FILE={named}: certificates cannot be read ({error}); set it to a PEM file, or unset it"
         ) from None
-    except (ValueError, httpx2.InvalidURL) as error:
-        raise ValueError(f"a proxy in ALL_PROXY, HTTPS_PROXY, HTTP_PROXY is no address of one: {error}") from None
+    except (ValueError, httpx2.InvalidURL):
+        raise ValueError(  # without the error's text, which may hold a part of the password
+            "a proxy in ALL_PROXY, HTTPS_PROXY, HTTP_PROXY is no address of one; write  http://USER:PASSWORD@HOST:PORT "
+            " with / as %2F, @ as %40, # as %23 in user and password"
+        ) from None
 
 
 def _asked(response: httpx2.Response) -> float | None:

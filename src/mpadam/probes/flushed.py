@@ -3,8 +3,9 @@
 The scale of a block is at least 2**-6 of the tensor scale, which follows the tensor's largest weight. A block whose
 largest weight is below amax / 688128 (a quarter of the least block scale) is therefore stored as zeros, and its weights
 are lost; a multiplicative step never brings them back. Counted are all blocks that are meant to hold something: those
-with a weight other than zero before it is rounded, and those with a gradient other than zero, however long ago they
-died. A block that is zero by construction (a padding row, a mask) has neither.
+with a weight other than zero before it is rounded, and those with a gradient or a moment other than zero, however long
+ago they died: the row of a token that is not in this batch, too. A block that is zero by construction (a
+padding row, a mask) has neither.
 """
 
 import torch
@@ -23,7 +24,9 @@ def count_flushed(look: Preview) -> Tensor:
     if not isinstance(fmt, Flushing):
         return torch.zeros(2, dtype=torch.int64, device=update.before.device)
     target = look.plan.store.target(x.stored, update.before, update.step.delta, x.bits())
-    meant = torch.where(target != 0, target, x.grad.to(torch.float32))
+    meant = target != 0
+    for trace in (x.grad, *(moment for moment in x.moments.values() if moment.shape == target.shape)):
+        meant = meant | (trace != 0)
     return fmt.count_flushed(meant, encoded(update.stored, update.before.shape))
 
 

@@ -33,10 +33,12 @@ class _Loader(yaml.SafeLoader):
 
     def get_single_node(self) -> Any:
         node = super().get_single_node()
-        self._refuse_repeated_keys(node, set())
+        self._refuse_repeated_keys(node, set(), [])
         return node
 
-    def _refuse_repeated_keys(self, node: Any, seen: set[int]) -> None:
+    def _refuse_repeated_keys(self, node: Any, seen: set[int], around: list[Any]) -> None:
+        if any(node is outer for outer in around):
+            raise ConfigError(f"line {node.start_mark.line + 1}: this holds an alias of itself; write what is meant")
         if id(node) in seen:  # an anchored node is met again at each of its aliases
             return
         seen.add(id(node))
@@ -47,9 +49,9 @@ class _Loader(yaml.SafeLoader):
                 where = f"on lines {lines[name]} and {line}" if lines[name] != line else f"on line {line}"
                 raise ConfigError(f"key {name!r} is given twice, {where}; keep one")
             lines[name] = line
-            self._refuse_repeated_keys(value, seen)
+            self._refuse_repeated_keys(value, seen, [*around, node])
         for item in node.value if isinstance(node, yaml.SequenceNode) else ():
-            self._refuse_repeated_keys(item, seen)
+            self._refuse_repeated_keys(item, seen, [*around, node])
 
     def _key(self, node: yaml.Node) -> Any:
         """A key as Python compares it; one that is no scalar stands for itself, and is refused later."""
@@ -90,6 +92,8 @@ def _number(loader: _Loader, node: yaml.ScalarNode) -> float:
 
 for _kind in ("int", "float"):
     _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _number)
+for _kind in ("set", "omap", "pairs", "binary"):  # a set has another order in each process
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _Loader.construct_undefined)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -151,7 +155,7 @@ def parse_yaml(text: str, source: str) -> Any:
         return yaml.load(text, Loader=_Loader)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:  # PyYAML raises them all
         raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())}") from None
 
 

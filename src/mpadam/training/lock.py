@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 30.0
 STALE_SECONDS = 300.0
+SKEW_SECONDS = 86_400.0  # a lock from further ahead is a dead one, by a clock that has been set since
 
 
 class RunLock:
@@ -189,9 +190,11 @@ def is_held(path: Path, *, now: float | None = None) -> bool:
         age = (time.time() if now is None else now) - path.stat().st_mtime
     except FileNotFoundError:
         return False
-    if holder is not None and holder.get("host") == socket.gethostname() and _sees_processes_of(holder):
-        return _is_alive(holder) if isinstance(holder.get("pid"), int) else age < STALE_SECONDS
-    return age < STALE_SECONDS
+    holder = holder or {}
+    here = holder.get("host") == socket.gethostname() and _sees_processes_of(holder)
+    if here and isinstance(holder.get("pid"), int):
+        return _is_alive(holder)
+    return -SKEW_SECONDS < age < STALE_SECONDS
 
 
 def _sees_processes_of(holder: dict[str, Any]) -> bool:

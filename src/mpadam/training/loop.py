@@ -9,14 +9,16 @@ and last finite loss are the same, and so is every number of a run that stays fi
 With several ranks, each of them takes all the steps here; what only one may do is `ranks.together`.
 """
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from mpadam.data import Batch
 from mpadam.model.fp8.control import fp8_step
 from mpadam.model.loss import loss_sum
 from mpadam.model.products import bf16_products
@@ -83,6 +85,8 @@ def _steps(session: Session, stop: Stopper, records: Records) -> Ended:
     spec, progress, ranks = session.spec.training, session.progress, session.ranks
     meter = Meter(progress, ranks=ranks.size)
     unseen: list[Gradients] = []
+    if ended := _validated(session, stop, records, meter):  # an evaluation that an earlier attempt was stopped in
+        return ended
     for step in range(progress.step + 1, spec.steps + 1):
         meter.start()
         rates = set_rates(session, step)
@@ -105,9 +109,8 @@ def _steps(session: Session, stop: Stopper, records: Records) -> Ended:
         if is_logged(spec, step):
             record = _record(session, gradients, rates, meter.tokens_per_s(), flushed)
             ranks.together(partial(records.step, record))
-        if is_validated(spec, step) and (fault := validate(session, records)):
-            return Ended("diverged", step, fault, updates=step)
-        meter.count()
+        if ended := _validated(session, stop, records, meter):
+            return ended
         reason = None if last else ranks.any_reason(stop.reason)
         if reason or is_saved(session, step):
             if unseen and (diverged := look(session, unseen, updates=step)):
@@ -117,6 +120,26 @@ def _steps(session: Session, stop: Stopper, records: Records) -> Ended:
         if reason:
             return Ended("stopped", step, reason, updates=step)
     return Ended("completed", spec.steps, updates=spec.steps)
+
+
+def _validated(session: Session, stop: Stopper, records: Records, meter: Meter) -> Ended | None:
+    """Validate the weights as they are, if that is due and has not been done; `Ended` where training ends in it.
+
+    A signal ends the evaluation between two batches: the state before it is saved, and the next attempt begins with the
+    evaluation. The time budget does not, or an evaluation that takes longer than the budget would never end.
+    """
+    progress, step = session.progress, session.progress.step
+    done = bool(progress.validation) and progress.validation[-1]["step"] == step
+    due = is_validated(session.spec.training, step) and step > 0 and not done
+    try:
+        fault = validate(session, records, stop) if due else None
+        meter.count()
+    except EvaluationStoppedError as stopped:
+        meter.count()
+        save(session, records)
+        meter.count()
+        return Ended("stopped", step, str(stopped), updates=step)
+    return None if fault is None else Ended("diverged", step, fault, updates=step)
 
 
 def is_logged(spec: TrainingSpec, step: int) -> bool:
@@ -220,10 +243,29 @@ def _record(
     }
 
 
-def validate(session: Session, records: Records) -> str | None:
-    """Evaluate the model and keep the result; returns what was not finite, or None."""
+class EvaluationStoppedError(Exception):
+    """An evaluation was left between two batches because of a signal, which the message names."""
+
+
+def _until_signal(session: Session, stop: Stopper) -> Iterator[Batch]:
+    """The validation batches of this rank. All ranks ask equally often, though some may have one batch fewer."""
+    size, ranks = session.spec.training.evaluation_batch_size, session.ranks
+    most = range(0, len(session.validation), size * ranks.size)
+    batches = session.validation.batches(size, rank=ranks.rank, world_size=ranks.size)
+    for _, batch in itertools.zip_longest(most, batches):
+        if reason := ranks.any_reason(stop.signal):
+            raise EvaluationStoppedError(reason)
+        if batch is not None:
+            yield batch
+
+
+def validate(session: Session, records: Records, stop: Stopper) -> str | None:
+    """Evaluate the model and keep the result; returns what was not finite, or None.
+
+    Raises EvaluationStoppedError, nothing kept, where a signal comes first.
+    """
     spec, ranks = session.spec, session.ranks
-    batches = session.validation.batches(spec.training.evaluation_batch_size, rank=ranks.rank, world_size=ranks.size)
+    batches = _until_signal(session, stop)
     with bf16_products(spec.training.bf16_products):
         compiled = spec.training.compile_passes
         result = evaluate(session.model, batches, fp8=spec.regime.fp8_eval, compiled=compiled, ranks=ranks)

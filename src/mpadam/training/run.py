@@ -56,7 +56,7 @@ def train_folder(
         configure(run.spec)
         check_tracking(run)
         data = open_data(run, folder)  # data and machine can be mended while run.yaml stays: no lasting failure so far
-        with _lasting_failures(run, folder, ranks):
+        with _lasting_failures(run, folder, ranks, stop):
             session = open_session(run, folder, data, ranks=ranks, change_world_size=change_world_size)
             if (reason := ranks.any_reason(stop.signal)) is not None:
                 return _stopped(session.progress.step, reason)
@@ -79,12 +79,12 @@ def _is_finished(run: RunFile, folder: RunFolder, lock: RunLock, held: ExitStack
 
 
 @contextmanager
-def _lasting_failures(run: RunFile, folder: RunFolder, ranks: Ranks) -> Iterator[None]:
-    """A ValueError of the run itself leaves `failure.json`: repeating cannot mend it."""
+def _lasting_failures(run: RunFile, folder: RunFolder, ranks: Ranks, stop: Stopper) -> Iterator[None]:
+    """A ValueError of the run itself leaves `failure.json`: repeating cannot mend it. After a signal it may."""
     try:
         yield
     except ValueError as error:
-        if ranks.leads:
+        if ranks.leads and stop.signal is None:
             write_json(folder.failure, {"hash": run.spec.hash, "error": str(error), "trace": traceback.format_exc()})
         raise
 

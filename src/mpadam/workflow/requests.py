@@ -19,6 +19,7 @@ from mpadam.data.tokenizer import tokenizer_identity
 from mpadam.plan.jobs import runs, trials
 from mpadam.plan.model import CostModel
 from mpadam.plan.needs import planned
+from mpadam.presence import is_there
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey, TuningKey, grid_keys, run_keys, selection_key, trial_values, tuning_keys
 from mpadam.study.load import read_yaml
@@ -122,7 +123,7 @@ class Workflow:
         """The folders of the further trials that this record names, if it is there."""
         key = _tuning_key(wildcards)
         path = self.paths.extension(key)
-        if not path.exists():
+        if not is_there(path):
             return []
         record = read_yaml(path)
         return [self.paths.trial(key, record["first"] + k) for k in range(len(record["trials"]))]
