@@ -58,7 +58,8 @@ def _explained(load: Callable[..., Any]) -> Callable[..., Any]:
     return loaded
 
 
-configfile._load_configfile = _explained(configfile._load_configfile)
+if hasattr(configfile, "_load_configfile"):  # private: a Snakemake without it keeps its own words
+    configfile._load_configfile = _explained(configfile._load_configfile)
 
 
 class LogHandler(LogHandlerBase):
