@@ -7,7 +7,7 @@ from typing import Any
 
 from mpadam.analysis.style import optimizer_styles
 from mpadam.analysis.texts import number_text
-from mpadam.diagnostics.capabilities.tidy import TASKS, tidy
+from mpadam.diagnostics.records import TASKS, tidy_capabilities
 from mpadam.exhibits.kit.table import Entry, Table, entries
 from mpadam.exhibits.source import Source
 
@@ -36,7 +36,7 @@ def make(source: Source) -> Table:
         header=("format", "optimizer", *MEASURED),
         rows=tuple(row(one, options, ("fmt", "optimizer")) for one in shown),
         headings=2,
-        data=tidy(shown),
+        data=tidy_capabilities(shown),
         notes=notes(options),
     )
 

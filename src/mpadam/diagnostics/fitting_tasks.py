@@ -1,4 +1,5 @@
-"""The four tasks: where the weights start, and where they should go (our reading, see `options.MatrixFitting`)."""
+"""The four tasks of the matrix fitting: where the weights start, and where they should go (our reading, see
+`mpadam.study.diagnostics.MatrixFitting`)."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -15,21 +16,17 @@ TUNING_SEED = 1000
 
 @dataclass(frozen=True)
 class Problem:
-    """start, target: float32 (tasks, seeds, size, size); seeds in the order of `seeds_of`."""
+    """start, target: float32 (tasks, seeds, size, size); the seeds reported on, then those that rates are chosen on."""
 
     start: Tensor
     target: Tensor
 
 
-def seeds_of(options: MatrixFitting) -> list[int]:
-    """The seeds reported on, then those that rates are chosen on."""
-    return [*range(options.seeds), *(TUNING_SEED + k for k in range(options.tuning_seeds))]
-
-
 def problem(options: MatrixFitting) -> Problem:
     """All tasks on all seeds; a matrix depends on its task and seed alone."""
+    seeds = [*range(options.seeds), *(TUNING_SEED + k for k in range(options.tuning_seeds))]
     pairs = [
-        [TASKS[task](options, Generator().manual_seed(100 * seed + number)) for seed in seeds_of(options)]
+        [TASKS[task](options, Generator().manual_seed(100 * seed + number)) for seed in seeds]
         for number, task in enumerate(TASKS)
     ]
     start, target = (torch.stack([torch.stack([pair[k] for pair in row]) for row in pairs]) for k in (0, 1))

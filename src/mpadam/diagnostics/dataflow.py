@@ -1,5 +1,7 @@
-"""What one training step really used: dtypes of the tensors of a projection, and formats of what is multiplied.
+"""Figures 7 to 9: dtypes of the tensors of a projection, and formats of what is multiplied, as one training step really
+used them.
 
+    produce(Dataflow(), Path("results/smoke"))
     trace = trace_step(Dataflow(), {"masters": "fp8", "compute": "fp8"})
 
 Hooks see the tensors that go in and out of the layer; a dispatch mode sees every matrix product that torch carries out
@@ -11,7 +13,7 @@ Nothing is read from the configuration.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mpadam.diagnostics.dataflow.session import STEPS, tiny_session
+from mpadam.atomic import write_json
+from mpadam.diagnostics.session import STEPS, tiny_session
 from mpadam.model.fp8.linear import Fp8Linear
 from mpadam.numerics.grids import BF16, E4M3, E5M2, FP32, get_grid, round_to_grid
 from mpadam.optim.base import LowPrecisionOptimizer
@@ -100,6 +103,14 @@ class _Notes:
     def tensor(self, name: str, x: Tensor | None) -> None:
         assert x is not None
         self.tensors[name] = x.detach().clone()
+
+
+def produce(options: Dataflow, root: Path) -> None:
+    """Write diagnostics/dataflow/<figure>.json, what was seen, under `root`."""
+    folder = root / "diagnostics" / "dataflow"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, regime in options.figures.items():
+        write_json(folder / f"{name}.json", {"regime": regime, **asdict(trace_step(options, regime))})
 
 
 def trace_step(options: Dataflow, regime: dict[str, Any]) -> Trace:

@@ -1,20 +1,30 @@
-"""Fits every task, on every seed, at every rate of one method at once.
+"""Figures 3 and 5: every task of the matrix fitting, on every seed, at every rate of a method at once.
 
     W_0 = start;   g = bf16(W - W*);   W <- bf16 store(rule(W, g))
 
 The rule, the rounding of the weights and that of the moments are the optimizer's own (`mpadam.optim.update`), only
 batched: a matrix of the batch is a tensor of its own to the rule (`torch.vmap`), so that a form which looks at the
 whole tensor sees one matrix. Tests hold the batch against the optimizer classes, bit for bit.
+
+Rates are chosen on the tuning seeds and shown on the others. A single branch is shown at its best rate for each task,
+the others at one rate for all tasks, as in the paper. Every method is chosen in both ways, so that a table can put like
+beside like.
+
+    produce(MatrixFitting(), Path("results/smoke"))
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mpadam.diagnostics.matrix_fitting.tasks import Problem
+from mpadam.diagnostics.fitting_tasks import TASKS, Problem, problem
+from mpadam.diagnostics.records import write_csv, write_results
 from mpadam.optim.card import Constants, Rates, State, Step, StepFunction
 from mpadam.optim.hyperparameters import check_hyperparameters
 from mpadam.optim.names import parse_optimizer_name
@@ -35,6 +45,8 @@ METHODS = (
     "additive-twin",
 )
 SINGLE = tuple(method for method in METHODS if len(RULES[parse_optimizer_name(method).rule].branches) == 1)
+HOW = ("best per task", "one for all tasks")  # ways to choose the rates of a method
+POINTS_A_CURVE = 100
 
 
 @dataclass(frozen=True)
@@ -55,6 +67,32 @@ class Sweep:
         """(points, tasks, seeds): geometric mean over the last tenth of the updates, which evens out oscillation."""
         tail = self.errors[-max(1, (len(self.errors) - 1) // 10) :]
         return tail.double().log().mean(0).exp()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """points: index of the chosen rates of each task.  open_ends: for each task the rates whose chosen value is the
+    least or greatest that was tried, so that a better one may lie beyond."""
+
+    sweep: Sweep
+    how: str
+    points: list[int]
+    open_ends: list[list[str]]
+
+    def final(self, task: int, seeds: int) -> Tensor:
+        """Final errors on the first `seeds` seeds, those reported on."""
+        return self.sweep.final[self.points[task], task, :seeds]
+
+
+def produce(options: MatrixFitting, root: Path) -> None:
+    """Write diagnostics/matrix-fitting/ under `root`: results.json, curves.csv, sweeps.csv."""
+    matrices = problem(options)
+    sweeps = [fit(method, matrices, options) for method in METHODS]
+    choices = [choose(sweep, how, seeds=options.seeds) for sweep in sweeps for how in HOW]
+    write_records(options, sweeps, choices, root / "diagnostics" / "matrix-fitting")
+
+
+# --- fitting ---------------------------------------------------------------------------------------------------------
 
 
 def rate_points(method: str, options: MatrixFitting) -> list[dict[str, float]]:
@@ -126,3 +164,78 @@ def _each_matrix(step_of: StepFunction) -> StepFunction:
         return Step(*parts), new_state
 
     return batched
+
+
+# --- choosing rates --------------------------------------------------------------------------------------------------
+
+
+def choose(sweep: Sweep, how: str, *, seeds: int) -> Choice:
+    """Least mean of log(final error) over the seeds after the first `seeds`; a rate with an error that is not finite
+    there is not chosen while another is."""
+    score = sweep.final[:, :, seeds:].log().mean(-1)
+    score = torch.where(score.isfinite(), score, torch.inf)
+    if how == "one for all tasks":
+        score = score.mean(1, keepdim=True).expand_as(score)
+    points = score.argmin(0).tolist()
+    return Choice(sweep, how, points, [_open_ends(sweep, point) for point in points])
+
+
+def _open_ends(sweep: Sweep, point: int) -> list[str]:
+    return [
+        name
+        for name, value in sweep.rates[point].items()
+        if value in (min(r[name] for r in sweep.rates), max(r[name] for r in sweep.rates))
+    ]
+
+
+# --- records: a row per observation ----------------------------------------------------------------------------------
+
+
+def write_records(options: MatrixFitting, sweeps: Sequence[Sweep], choices: Sequence[Choice], folder: Path) -> None:
+    """results.json (options, chosen rates, final errors), curves.csv, sweeps.csv."""
+    write_results(folder, options, choices=[_choice_record(choice, options.seeds) for choice in choices])
+    write_csv(_curves(options, choices), folder / "curves.csv")
+    write_csv(_sweep_points(options, sweeps), folder / "sweeps.csv")
+
+
+def _curves(options: MatrixFitting, choices: Sequence[Choice]) -> pd.DataFrame:
+    """The error after about a hundred of the updates, at the chosen rates, seeds reported on."""
+    every = max(1, options.steps // POINTS_A_CURVE)
+    rows = [
+        (task, choice.sweep.method, choice.how, seed, point * every, _finite(error))
+        for choice in choices
+        for number, task in enumerate(TASKS)
+        for point, errors in enumerate(
+            choice.sweep.errors[::every, choice.points[number], number, : options.seeds].tolist()
+        )
+        for seed, error in enumerate(errors)
+    ]
+    return pd.DataFrame(rows, columns=["task", "method", "rates", "seed", "update", "error"])
+
+
+def _sweep_points(options: MatrixFitting, sweeps: Sequence[Sweep]) -> pd.DataFrame:
+    """The final error at every rate that was tried, seeds reported on."""
+    rows = [
+        (task, sweep.method, rates["lr"], rates.get("lr_mult"), seed, _finite(error))
+        for sweep in sweeps
+        for rates, by_task in zip(sweep.rates, sweep.final[:, :, : options.seeds].tolist(), strict=True)
+        for task, errors in zip(TASKS, by_task, strict=True)
+        for seed, error in enumerate(errors)
+    ]
+    return pd.DataFrame(rows, columns=["task", "method", "lr", "lr_mult", "seed", "error"])
+
+
+def _choice_record(choice: Choice, seeds: int) -> dict[str, object]:
+    tasks = {
+        task: {
+            **choice.sweep.rates[choice.points[number]],
+            "not_bracketed": choice.open_ends[number],
+            "final_errors": [_finite(error) for error in choice.final(number, seeds).tolist()],
+        }
+        for number, task in enumerate(TASKS)
+    }
+    return {"method": choice.sweep.method, "rates": choice.how, "tasks": tasks}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
