@@ -18,7 +18,7 @@ TITLE = "Runtime overhead: time of an optimizer step"
 NEEDS = "measure/step-time.json"
 CHECKED = {"tables/runtime-overhead.csv": ("milliseconds_median",)}
 
-TORCH_FUSED = "torch AdamW, fused"  # as `mpadam.measure.subjects` names it
+TORCH_FUSED = "torch AdamW, fused"  # as `mpadam.measure.step_time` names it
 Record = dict[Any, Any]
 
 
