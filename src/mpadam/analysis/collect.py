@@ -74,12 +74,13 @@ class Collected:
 
     def updates(self, model: str, budget: int) -> int:
         """Of a run of the model at that budget."""
-        config, given = self.config, self.config.tokenizer.vocab_size or 0
-        return config.models[model].steps(
-            budget,
-            vocab_size=self.manifest["vocab_size"] if self.manifest else given,
-            positions_per_step=config.training.global_batch_size * config.data.sequence_length,
-        )
+        positions = self.config.training.global_batch_size * self.config.data.sequence_length
+        return self.config.models[model].steps(budget, vocab_size=self.vocabulary or 0, positions_per_step=positions)
+
+    @property
+    def vocabulary(self) -> int | None:
+        """Tokens of the study's vocabulary; None where it is not known yet."""
+        return self.manifest["vocab_size"] if self.manifest else self.config.tokenizer.vocab_size
 
     @property
     def unigram_entropy(self) -> float | None:

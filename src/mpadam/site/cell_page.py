@@ -17,8 +17,7 @@ from mpadam.analysis.tunings import Tuning
 from mpadam.presence import is_there
 from mpadam.site.pieces import link
 from mpadam.site.records import environment, first_and_last, flat, log_tail, specification, text_of
-from mpadam.site.rows import PAGES, RunRow
-from mpadam.site.trials import Trial, trials
+from mpadam.site.rows import PAGES, RunRow, Trial, trials
 from mpadam.study.archive import ARCHIVE
 from mpadam.study.grid import selection_key
 from mpadam.study.run_folder import RunFolder, read_json

@@ -6,35 +6,46 @@ number of runs. The pages are made aside and put in place whole, so pages of cel
 
 from pathlib import Path
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
 from mpadam.analysis.collect import Collected
 from mpadam.atomic import remove, write_text
 from mpadam.site.cell_page import render_cell
 from mpadam.site.page import render_page
 from mpadam.site.rows import PAGES, RunRow, by_cell, run_rows
-from mpadam.site.templating import environment
+
+
+def environment() -> Environment:
+    """The templates of the pages: everything that comes from a file is escaped; a name that does not exist is an error."""
+    return Environment(
+        loader=PackageLoader("mpadam.site"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
 
 
 def write_site(collected: Collected) -> Path:
     """Write all of it; returns `index.html`."""
     output = collected.paths.output
     output.mkdir(parents=True, exist_ok=True)
-    rows = run_rows(collected)
+    rows, templates = run_rows(collected), environment()
     aside = output / f".{PAGES}.tmp"
     remove(aside)  # of a call that was killed
     try:
-        _write_pages(collected, rows, aside)
+        _write_pages(collected, rows, templates, aside)
         remove(output / PAGES)
         (aside / PAGES).rename(output / PAGES)
     finally:
         remove(aside)
     index = output / "index.html"
-    write_text(index, render_page(collected, rows))
+    write_text(index, render_page(templates.get_template("index.html"), collected, rows))
     return index
 
 
-def _write_pages(collected: Collected, rows: list[RunRow], folder: Path) -> None:
+def _write_pages(collected: Collected, rows: list[RunRow], templates: Environment, folder: Path) -> None:
     """The pages as they will lie in the output folder, written to another."""
-    templates = environment()
     template = templates.get_template("cell.html")
     for cell in by_cell(rows).values():
         path = folder / cell[0].page
