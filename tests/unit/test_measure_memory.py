@@ -13,7 +13,7 @@ import pytest
 from exhibits_made import from_folder
 
 from mpadam.cli import main
-from mpadam.exhibits.kit.render import to_csv
+from mpadam.exhibits.kit.table import to_csv
 from mpadam.llama import PAPER_SIZES
 from mpadam.measure.produce import footprints
 from mpadam.study.measure import Memory

@@ -21,12 +21,9 @@ def run(args: Namespace) -> int:
 
     produce(args.kind, parse_options(args.kind, args.options), args.out)
     if not args.records_only:
-        from mpadam.exhibits.kit.render import to_text
-        from mpadam.exhibits.kit.table import Table
         from mpadam.exhibits.registry import of_record
         from mpadam.exhibits.source import Source
-        from mpadam.exhibits.write import write
+        from mpadam.exhibits.write import write_and_print
 
-        made = write(of_record(f"measure/{args.kind}.json"), Source(args.out))
-        print("\n".join(to_text(one) for one in made if isinstance(one, Table)), end="")
+        write_and_print(of_record(f"measure/{args.kind}.json"), Source(args.out))
     return 0

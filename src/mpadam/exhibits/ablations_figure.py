@@ -19,8 +19,7 @@ from mpadam.analysis.style import OPTIMIZERS, SYMBOLS, optimizer_styles
 from mpadam.analysis.texts import perplexity_text
 from mpadam.exhibits.kit import panels as kit
 from mpadam.exhibits.kit.perplexity import with_bars
-from mpadam.exhibits.kit.pictures import Picture, alternative
-from mpadam.exhibits.kit.words import seeds_text
+from mpadam.exhibits.kit.pictures import Picture, alternative, seeds_text
 from mpadam.exhibits.source import Source
 
 NAME = "ablations"
@@ -40,8 +39,7 @@ def make(source: Source) -> Picture:
     own = [ablation for ablation in found if ablation.entry == METHOD]
     shown = max(own, key=lambda ablation: len(ablation.axes), default=None)
     if shown is None:
-        figure, axes = kit.panels(1, columns=1, height=1.5)
-        kit.say(axes[0], "no ablation is asked for")
+        figure, _ = kit.panels(0, columns=1, height=1.5, empty="no ablation is asked for")
     else:
         figure = _draw(shown, _reference(source.collected, shown))
     names = [axis for axis in shown.axes if axis != FORM] if shown else []

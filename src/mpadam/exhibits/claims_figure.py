@@ -19,8 +19,7 @@ from mpadam.claims.verdicts import CONTRADICTED, SUPPORTED
 from mpadam.claims.words import gain
 from mpadam.exhibits.claims import tidy
 from mpadam.exhibits.kit import panels as kit
-from mpadam.exhibits.kit.pictures import WIDTH, Picture, alternative
-from mpadam.exhibits.kit.words import counts_text
+from mpadam.exhibits.kit.pictures import WIDTH, Picture, alternative, counts_text
 from mpadam.exhibits.source import Source
 
 NAME = "claims"

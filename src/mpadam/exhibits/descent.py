@@ -50,7 +50,9 @@ def make(source: Source) -> Picture:
     means = descent_means(source.looks)
     optimizers = optimizer_styles(means["optimizer"].tolist())
     regimes = regime_styles(means["regime"].tolist())
-    figure, pairs = kit.pairs(len(regimes), columns=COLUMNS, heights=HEIGHTS, room=0.4, sharey="row")
+    figure, pairs = kit.pairs(
+        len(regimes), columns=COLUMNS, heights=HEIGHTS, room=0.4, empty="no probe yet", sharey="row"
+    )
     for place, ((above, below), (name, style)) in enumerate(zip(pairs, regimes.items(), strict=False)):
         inside = place % COLUMNS > 0
         own = means[means["regime"] == name]
@@ -61,10 +63,6 @@ def make(source: Source) -> Picture:
         below.set(xlabel="share of training" if lowest else "", ylabel="" if inside else "loss fell")
         for axes in (above, below):
             axes.tick_params(labelleft=not inside)
-    if not regimes:
-        ((above, below),) = pairs
-        kit.say(above, "no probe yet")
-        below.remove()
     branches = [
         kit.line(label, linestyle=BRANCHES[branch])
         for branch, label in (("additive", r"$\cos(-g,\ u_a)$"), ("ln", r"$\cos(-g_e,\ z)$"))

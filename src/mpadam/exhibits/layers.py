@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from mpadam.analysis.probes import Looks
 from mpadam.analysis.style import regime_styles
 from mpadam.exhibits.kit import panels as kit
-from mpadam.exhibits.kit.branches import BranchLine, branch_entries, branch_lines, draw_branches
+from mpadam.exhibits.kit.lines import BranchLine, branch_entries, branch_lines, draw_branches
 from mpadam.exhibits.kit.pictures import Picture, alternative
 from mpadam.exhibits.source import Source
 from mpadam.exhibits.updates import ROLES
@@ -38,16 +38,15 @@ def make(source: Source) -> Picture:
     shown = shares[shares["branch"] != "both"]
     lines = branch_lines(zip(shown["optimizer"], shown["branch"], strict=True))
     regimes = regime_styles(shown["regime"].tolist())
-    figure, pairs = kit.pairs(len(regimes), columns=COLUMNS, heights=HEIGHTS, sharex=True, sharey=True)
+    figure, pairs = kit.pairs(
+        len(regimes), columns=COLUMNS, heights=HEIGHTS, empty="no probe of layers yet", sharex=True, sharey=True
+    )
     for place, (pair, (name, style)) in enumerate(zip(pairs, regimes.items(), strict=False)):
         for axes, role in zip(pair, ROLES, strict=True):
             _panel(axes, shown[(shown["regime"] == name) & (shown["role"] == role)], lines)
             axes.set(ylabel="" if place % COLUMNS else f"{role}\nshare that survives")
         pair[0].set_title(style.label)
         pair[1].set_xlabel("layer")
-    if not regimes:
-        kit.say(pairs[0][0], "no probe of layers yet")
-        pairs[0][1].remove()
     kit.legend(figure, {"": branch_entries(lines)})
     alt = alternative("Share of surviving updates against the layer", regimes, "The CSV file next to the figure")
     return Picture(NAME, TITLE, figure, _CAPTION, alt, shares)

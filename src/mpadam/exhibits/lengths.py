@@ -22,8 +22,7 @@ from mpadam.analysis.style import COLOURS, regime_styles
 from mpadam.analysis.texts import number_text
 from mpadam.analysis.tunings import Tuning
 from mpadam.exhibits.kit import panels as kit
-from mpadam.exhibits.kit.pictures import Picture, alternative
-from mpadam.exhibits.kit.words import counts_text
+from mpadam.exhibits.kit.pictures import Picture, alternative, counts_text
 from mpadam.exhibits.source import Source
 from mpadam.exhibits.survival import PROJECTIONS
 from mpadam.study.grid import TuningKey

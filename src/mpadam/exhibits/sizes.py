@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 from mpadam.analysis.probes import Looks
 from mpadam.analysis.style import regime_styles
 from mpadam.exhibits.kit import panels as kit
-from mpadam.exhibits.kit.branches import BranchLine, branch_entries, branch_lines, draw_branches
+from mpadam.exhibits.kit.lines import BranchLine, branch_entries, branch_lines, draw_branches
 from mpadam.exhibits.kit.pictures import Picture, alternative
 from mpadam.exhibits.source import Source
 
@@ -48,7 +48,9 @@ def make(source: Source) -> Picture:
     shown = found[(found["branch"] != "both") & ((found["quantity"] == "octave") | (found["count"] >= FEWEST))]
     lines = branch_lines(zip(shown["optimizer"], shown["branch"], strict=True))
     regimes = regime_styles(shown["regime"].tolist())
-    figure, pairs = kit.pairs(len(regimes), columns=COLUMNS, heights=HEIGHTS, room=0.4, sharey="row")
+    figure, pairs = kit.pairs(
+        len(regimes), columns=COLUMNS, heights=HEIGHTS, room=0.4, empty="no probe of layers yet", sharey="row"
+    )
     for place, ((above, below), (name, style)) in enumerate(zip(pairs, regimes.items(), strict=False)):
         own, inside = shown[shown["regime"] == name], place % COLUMNS > 0
         _lines(above, own[own["quantity"] == "step_size"], lines)
@@ -59,9 +61,6 @@ def make(source: Source) -> Picture:
         for axes in (above, below):
             _powers(axes)
             axes.tick_params(labelleft=not inside)
-    if not regimes:
-        kit.say(pairs[0][0], "no probe of layers yet")
-        pairs[0][1].remove()
     half = kit.line("half a spacing", color=kit.MUTED, linestyle=kit.DASHED)
     kit.legend(figure, {"": [*branch_entries(lines), half]})
     alt = alternative("Sizes of steps against |w|, and over spacing", regimes, "The CSV file next to the figure")

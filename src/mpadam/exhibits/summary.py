@@ -14,8 +14,7 @@ from mpadam.analysis.style import BLACK, GREY, optimizer_styles
 from mpadam.claims.effects import Effect, Effects
 from mpadam.claims.words import GAIN, gain
 from mpadam.exhibits.kit import panels as kit
-from mpadam.exhibits.kit.pictures import WIDTH, Picture
-from mpadam.exhibits.kit.words import counts_text
+from mpadam.exhibits.kit.pictures import WIDTH, Picture, counts_text
 from mpadam.exhibits.source import Source
 
 NAME = "summary"

@@ -16,7 +16,7 @@ from mpadam.site.rows import PAGES, RunRow, by_cell, run_rows
 
 
 def environment() -> Environment:
-    """The templates of the pages: everything that comes from a file is escaped; a name that does not exist is an error."""
+    """The templates. Everything that comes from a file is escaped; a name that does not exist is an error."""
     return Environment(
         loader=PackageLoader("mpadam.site"),
         autoescape=True,

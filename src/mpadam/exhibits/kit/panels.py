@@ -23,19 +23,25 @@ def page(height: float) -> Figure:
     return Figure((WIDTH, height), layout="constrained")
 
 
-def panels(count: int, *, columns: int, height: float, **shared: Any) -> tuple[Figure, list[Axes]]:
-    """A figure with `count` panels (one at least), at most `columns` in a row, each row `height` inches high."""
+def panels(count: int, *, columns: int, height: float, empty: str = "", **shared: Any) -> tuple[Figure, list[Axes]]:
+    """A figure with `count` panels, at most `columns` in a row, each row `height` inches high; one that says `empty`
+    where there is none."""
     columns = min(columns, max(1, count))
     rows = max(1, -(-count // columns))
     figure = page(rows * height)
     grid = figure.subplots(rows, columns, squeeze=False, **shared).ravel().tolist()
     for spare in grid[max(1, count) :]:
         spare.remove()
+    if not count and empty:
+        say(grid[0], empty)
     return figure, grid[: max(1, count)]
 
 
-def pairs(count: int, *, columns: int, heights: tuple[float, float], room: float = 0.0, **shared: Any) -> Any:
-    """A figure with `count` pairs (one at least) of a panel and one below it, at most `columns` next to each other.
+def pairs(
+    count: int, *, columns: int, heights: tuple[float, float], room: float = 0.0, empty: str = "", **shared: Any
+) -> Any:
+    """A figure with `count` pairs of a panel and one below it, at most `columns` next to each other; one panel that
+    says `empty` where there is none.
 
     heights: of the two, in inches; room: above them, of the figure. Returns the figure and the pairs.
     """
@@ -46,6 +52,9 @@ def pairs(count: int, *, columns: int, heights: tuple[float, float], room: float
     found = [pair for row in range(0, 2 * blocks, 2) for pair in zip(grid[row], grid[row + 1], strict=True)]
     for spare in (axes for pair in found[max(1, count) :] for axes in pair):
         spare.remove()
+    if not count and empty:
+        say(found[0][0], empty)
+        found[0][1].remove()
     return figure, found[: max(1, count)]
 
 

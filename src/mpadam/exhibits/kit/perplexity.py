@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from mpadam.analysis.cells import Cell, CellKey, cells_frame
 from mpadam.analysis.style import OptimizerStyle, RegimeStyle, optimizer_styles, regime_styles
 from mpadam.exhibits.kit import panels as kit
-from mpadam.exhibits.kit.pictures import Picture, alternative
-from mpadam.exhibits.kit.words import lost_text, seeds_text
+from mpadam.exhibits.kit.pictures import Picture, alternative, lost_text, seeds_text
 
 COLUMNS, HEIGHT = 3, 2.8
 Optimizers = Mapping[str, OptimizerStyle]
