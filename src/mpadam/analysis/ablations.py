@@ -113,7 +113,6 @@ def _in_force(collected: Collected, key: TuningKey) -> dict[str, Value] | None:
 
 
 def _base_level(changed: Mapping[str, Value], in_force: Mapping[str, Value] | None, base: Cell | None) -> list[Level]:
-    """The base's own place on an axis."""
     if in_force is None or base is None:
         return []
     return [_level({name: in_force.get(name) for name in changed}, base, is_base=True)]

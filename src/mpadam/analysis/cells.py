@@ -56,7 +56,6 @@ class Cell:
 
     @property
     def asked(self) -> int:
-        """Runs that the study asks for."""
         return len(self.completed) + len(self.diverged) + len(self.missing) + len(self.refused)
 
 

@@ -69,11 +69,9 @@ class Collected:
     manifest: dict[str, Any] | None
 
     def count(self, status: str) -> int:
-        """Runs of that status."""
         return int((self.runs["status"] == status).sum())
 
     def updates(self, model: str, budget: int) -> int:
-        """Of a run of the model at that budget."""
         positions = self.config.training.global_batch_size * self.config.data.sequence_length
         return self.config.models[model].steps(budget, vocab_size=self.vocabulary or 0, positions_per_step=positions)
 
@@ -165,7 +163,6 @@ def _run_row(
     manifest: dict[str, Any] | None,
     tunings: Mapping[TuningKey, Tuning],
 ) -> dict[str, Any]:
-    """The row of one run."""
     folder = RunFolder(paths.run(key))
     row = {**dict.fromkeys(_ABOUT, ""), **dict.fromkeys((*_RESULTS, "diverged_step", "last_finite_loss")), **vars(key)}
     row |= {"folder": folder.path.relative_to(paths.records).as_posix()}

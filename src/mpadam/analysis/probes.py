@@ -53,7 +53,6 @@ class Looks:
     table: pd.DataFrame
 
     def of(self, *quantities: str) -> pd.DataFrame:
-        """The rows of these quantities."""
         rows = self.table[self.table["quantity"].isin(quantities)]
         return rows.astype({column: "str" for column in rows if rows[column].dtype == "category"})
 
@@ -82,7 +81,6 @@ def _empty() -> pd.DataFrame:
 
 
 def _frame(path: Path) -> pd.DataFrame:
-    """The rows of one run, from step on."""
     rows = [(step, *row) for step, row in _rows_of(path)]
     return pd.DataFrame(rows, columns=["step", *_WORDS, "value", "count"]).astype({"value": "float64"})
 
@@ -111,7 +109,6 @@ def in_parts(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _about(folder: Path) -> dict[str, Any]:
-    """What a figure groups by beside the keys of a run."""
     summary = read_json(folder / "summary.json") or {}
     spec, beta2 = summary["spec"], summary["hyperparameters"]["beta2"]
     return {"steps": spec["training"]["steps"], "beta2": beta2, "state_dtype": spec["optimizer"]["state_dtype"]}

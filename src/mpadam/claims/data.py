@@ -57,7 +57,6 @@ FAMILIES = {"fp8": ("fp8", "fp8e4m3"), "nvfp4": ("nvfp4", "nvfp4s")}
 
 
 def family(masters: str) -> tuple[str, ...]:
-    """The formats of that name."""
     return FAMILIES.get(masters, (masters,))
 
 

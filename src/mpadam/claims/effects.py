@@ -42,8 +42,6 @@ class Effect:
 
 @dataclass(frozen=True)
 class Effects:
-    """The comparisons of a study, in the order of its models and budgets and in that of regimes."""
-
     collected: Collected
 
     @cached_property
@@ -113,7 +111,6 @@ class Effects:
         return self.collected.config.regimes[regime].masters == "fp32"
 
     def _compared(self, than: CellKey, better: CellKey, family: int) -> ClaimCell:
-        """ln(perplexity) of one less that of the other, by seed."""
         terms = ((Source(than), 1.0), (Source(better), -1.0))
         seeds = tuple(sorted(self._grid[than] & self._grid[better]))
         slot = Slot(f"{better.optimizer} over {than.optimizer}", *_place(than), terms, "", (), seeds)

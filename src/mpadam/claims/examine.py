@@ -24,8 +24,6 @@ from mpadam.study.config import TuningConfig
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Every claim with its verdict, and how they came about."""
-
     claims: Claims
     judged: tuple[Judged, ...]
     pooled: bool
@@ -79,7 +77,6 @@ Judgements = Mapping[str, Judged]
 
 
 def _of_runs(claim: Claim, study: _Study, _: Judgements) -> list[ClaimCell]:
-    """Contrasts of ln(perplexity)."""
     assert isinstance(claim.metric, Perplexity | Trend)
     found = []
     for slot in slots(claim.metric, study.collected.config, study.grid):

@@ -65,7 +65,6 @@ def _fit_sample(one: FitComparison, choices: dict[tuple[str, str], Any], flat: s
 
 
 def _fit_name(one: FitComparison) -> str:
-    """`M+Adam, one rate for all, over AdamW or Madam, best rate`."""
     return f"{_fitted_name([one.better])} over {_fitted_name(one.than)}"
 
 
@@ -151,5 +150,4 @@ MEASUREMENTS: dict[str, Callable[[Path], list[ClaimCell]]] = {"capabilities": ca
 
 
 def absent(contrast: str, where: str) -> ClaimCell:
-    """A measurement that was not made."""
     return ClaimCell(contrast, where, {}, ())

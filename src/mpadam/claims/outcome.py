@@ -40,7 +40,6 @@ def costs(content: Record) -> Costs:
 
 
 def outcomes(claim: Record, known: Costs) -> list[Outcome]:
-    """Of its cells, in their order. known: of `costs`."""
     return [Outcome(kind(claim, cell, known), *effects(claim, cell), why(claim, cell)) for cell in claim["cells"]]
 
 

@@ -89,7 +89,6 @@ def _unequal(terms: Weighted, config: StudyConfig, tunings: Tunings) -> tuple[st
 
 
 def _borrowed(config: StudyConfig, key: CellKey) -> str:
-    """Whose rates an optimizer runs at, where they are not its own."""
     if other := _other(config, key):
         return f"{key.optimizer}: rates of {other}"
     return "" if config.searched(key.optimizer) else f"{key.optimizer}: rates given"

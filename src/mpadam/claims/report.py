@@ -15,7 +15,6 @@ FILE = "claims.json"
 
 
 def write_claims(verdicts: Verdicts, collected: Collected) -> Path:
-    """claims.json in the folder of the view; returns it."""
     path = collected.paths.output / FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, claims_content(verdicts, collected))
@@ -85,13 +84,11 @@ def _cell(cell: ClaimCell) -> dict[str, Any]:
 
 
 def _premise(cell: ClaimCell) -> dict[str, Any] | None:
-    """What has to be above 0, with its 95% interval."""
     found = cell.premise_spread
     return {"needs": cell.needs, "mean": found.mean, "interval_95": found.interval(0.95)} if found else None
 
 
 def _paper(cell: ClaimCell) -> dict[str, Any] | None:
-    """The paper's number, ours less it."""
     found = cell.reported
     if found is None:
         return None

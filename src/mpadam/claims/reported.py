@@ -23,8 +23,6 @@ _TOLERANCE = 0.1  # of a size: vocabularies differ
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the paper: validation perplexities of both optimizers."""
-
     model: str
     regime: str
     adamw: float
@@ -33,7 +31,6 @@ class Line:
 
     @property
     def gain(self) -> float:
-        """Relative reduction of perplexity."""
         return 1 - self.m_plus_adam / self.adamw
 
 

@@ -95,7 +95,6 @@ class ClaimCell:
 
     @property
     def mean(self) -> float | None:
-        """Of the seeds that are in; None where there are none."""
         return sum(self.values.values()) / self.n if self.values else None
 
     @property
@@ -110,7 +109,6 @@ class ClaimCell:
 
     @property
     def premise_spread(self) -> Spread | None:
-        """None below two seeds."""
         return spread(list(self.premise.values())) if self.premise and len(self.premise) > 1 else None
 
 

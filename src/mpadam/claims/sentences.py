@@ -127,7 +127,6 @@ def between_markers(text: str, block: str) -> str:
 
 
 def read_sentences(folder: Path) -> str:
-    """Of the claims.json in the folder of a study's tables and figures."""
     content = read_json(folder / FILE)
     if content is None:
         raise ConfigError(f"{folder / FILE}: not there: run  mpadam claims  first")

@@ -49,7 +49,6 @@ class Spread:
 
     @property
     def error(self) -> float:
-        """Standard error of the mean."""
         return self.sd / math.sqrt(self.n)
 
     def interval(self, confidence: float) -> tuple[float, float]:

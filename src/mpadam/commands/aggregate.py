@@ -9,7 +9,7 @@ ARGUMENTS = (*STUDY, RECORDS_ONLY)
 
 
 def run(args: Namespace) -> int:
-    """Write tables/runs.csv, tables/ and figures/ of the study, print the tables; 3 if a summary was refused."""
+    """3 if a summary was refused."""
     import sys
 
     from mpadam.analysis.collect import collect, write_runs

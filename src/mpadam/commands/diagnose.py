@@ -19,7 +19,6 @@ ARGUMENTS = [kinds(MAKES, command="diagnose", options="mpadam.study.diagnostics"
 
 
 def run(args: Namespace) -> int:
-    """Write <out>/diagnostics/<kind>/ and the figures and tables made of it."""
     from importlib import import_module
 
     from mpadam.exhibits.registry import of_record

@@ -23,7 +23,6 @@ ARGUMENTS = (
 
 
 def run(args: Namespace) -> int:
-    """Write run.yaml or the study, and say how to go on and what was left out."""
     import sys
 
     from mpadam.reference.command import read_command

@@ -15,7 +15,6 @@ ARGUMENTS = [kinds(KINDS, command="measure", options="mpadam.study.measure", out
 
 
 def run(args: Namespace) -> int:
-    """Write the table of the measurement, and print it."""
     from mpadam.measure.produce import produce
     from mpadam.study.measure import parse_options
 

@@ -72,7 +72,6 @@ def produce(options: Capabilities, root: Path) -> None:
 
 
 def measure(fmt: str, optimizer: str, write_back: str, options: Capabilities) -> Capability:
-    """All measurements of one combination."""
     zero, sign, small = _tasks(fmt, optimizer, write_back, options)
     edges = find_edges(lambda w: _moves(w, fmt, optimizer, write_back, options), *options.magnitudes)
     return Capability(fmt, optimizer, write_back, zero, sign, small, edges)

@@ -178,7 +178,6 @@ class _Products(TorchDispatchMode):
         self.watching = False
 
     def watch(self, *_: Any) -> None:
-        """A hook for when the layer begins to compute."""
         self.watching = True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -257,7 +256,6 @@ def _operand_formats(layer: nn.Linear, notes: _Notes) -> dict[str, str]:
 
 
 def _multiply(layer: nn.Linear) -> Callable[[Tensor, Tensor], Tensor]:
-    """The matrix product that this layer computes with."""
     if not isinstance(layer, Fp8Linear):
         return torch.mm
     compute, one = layer.compute, torch.ones((), device=layer.weight.device)

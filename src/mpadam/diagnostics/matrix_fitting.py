@@ -96,7 +96,6 @@ def produce(options: MatrixFitting, root: Path) -> None:
 
 
 def rate_points(method: str, options: MatrixFitting) -> list[dict[str, float]]:
-    """The rates that are tried for a method."""
     if method in SINGLE:
         additive = RULES[parse_optimizer_name(method).rule].branches == ("additive",)
         return [{"lr": lr} for lr in (options.rates_adamw if additive else options.rates_madam)]

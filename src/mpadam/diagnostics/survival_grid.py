@@ -94,8 +94,6 @@ def _magnitudes(options: SurvivalGrid, generator: torch.Generator) -> Tensor:
 
 
 class _Stored:
-    """A scene in the store of one plan."""
-
     def __init__(self, plan: StorePlan, placed: Scene) -> None:
         self.plan, self.placed = plan, placed
         self.tensors = plan.initial(placed.weights)

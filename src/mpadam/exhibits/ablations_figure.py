@@ -52,7 +52,6 @@ def make(source: Source) -> Picture:
 
 
 def _reference(study: Collected, shown: Ablation) -> Cell | None:
-    """AdamW in the same place."""
     key = CellKey(shown.model, shown.budget, shown.regime, BASELINE)
     return next((cell for cell in cells(study.runs) if cell.key == key), None)
 

@@ -40,7 +40,6 @@ Record = dict[str, Any]
 
 
 def make(source: Source) -> Picture:
-    """Claims about perplexity that have a cell in the study, in the order of the file."""
     claims = source.record(NEEDS)
     units = (UNITS["perplexity"], UNITS["trend"])
     shown = [claim for claim in claims["claims"] if claim["unit"] in units and claim["cells"]]

@@ -39,13 +39,11 @@ _APART = 0.33  # of two operands, from the middle of their row
 
 
 def make(source: Source, figure: str) -> Picture:
-    """What the step of one regime used."""
     trace = source.record(f"{NEEDS}/{figure}.json")
     return dataflow_picture(figure, f"{trace['regime']['masters']}-{trace['regime']['compute']}", trace)
 
 
 def dataflow_picture(name: str, regime: str, trace: Trace) -> Picture:
-    """Figure `name`: what the step of a regime such as "fp8-fp8" used."""
     figure, axes = canvas(WIDTH, HEIGHT)
     for x, title in ((_LEFT, "in"), (_CAST, "as multiplied"), (_OPERATION, "operation"), (_RIGHT, "out")):
         note(axes, (x, HEIGHT - 0.35), title, bold=True)

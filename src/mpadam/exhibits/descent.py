@@ -46,7 +46,6 @@ def _up(x: float) -> int:
 
 
 def make(source: Source) -> Picture:
-    """For every regime a panel of cosines over training, and below it the share of probes at which the loss fell."""
     means = descent_means(source.looks)
     optimizers = optimizer_styles(means["optimizer"].tolist())
     regimes = regime_styles(means["regime"].tolist())

@@ -26,7 +26,6 @@ MARKS = 8  # on a line
 
 
 def make(source: Source) -> Picture:
-    """Error against updates, a panel per task, at the rates that the paper's protocol gives each method."""
     options = source.record(f"{NEEDS}/results.json")["options"]
     curves = as_in_paper(source.numbers(f"{NEEDS}/curves.csv"))
     found = over_seeds(curves, ["task", "method", "update"])

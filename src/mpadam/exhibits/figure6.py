@@ -87,7 +87,6 @@ def _column(above: Axes, below: Axes, own: pd.DataFrame, model: str) -> None:
 
 
 def _points(axes: Axes, shown: pd.DataFrame) -> None:
-    """AdamW: loss against its rate."""
     if shown.empty:
         kit.say(axes, "not tuned")
         return
@@ -104,7 +103,6 @@ def _points(axes: Axes, shown: pd.DataFrame) -> None:
 
 
 def _bars(axes: Axes, shown: pd.DataFrame) -> None:
-    """M+Adam: a bar per trial, its two rates below and above."""
     if shown.empty:
         kit.say(axes, "not tuned")
         return

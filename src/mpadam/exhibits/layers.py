@@ -33,7 +33,6 @@ def layer_shares(looks: Looks) -> pd.DataFrame:
 
 
 def make(source: Source) -> Picture:
-    """A column per regime, attention above and MLPs below."""
     shares = layer_shares(source.looks)
     shown = shares[shares["branch"] != "both"]
     lines = branch_lines(zip(shown["optimizer"], shown["branch"], strict=True))

@@ -111,7 +111,6 @@ def _percent(**logs: float | None) -> dict[str, float | None]:
 
 
 def _rate(study: Collected, tuning: Tuning | None) -> dict[str, Any]:
-    """The chosen rate, and the length of the trials that it was chosen on."""
     if tuning is None:
         return {}
     updates = _trial_updates(study, tuning.key.model)
@@ -132,7 +131,6 @@ def _lost(adamw: Collected) -> pd.DataFrame:
 
 
 def make(source: Source) -> Picture:
-    """A row of panels for each shape: gap, share lost, best rate; a line for each regime."""
     study = source.collected
     found = lengths(study)
     shapes = list(dict.fromkeys(found["shape"]))

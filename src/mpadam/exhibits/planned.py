@@ -34,16 +34,13 @@ class Planned:
         return {"": exhibits(self.all, ""), "paper/": exhibits(self.paper, "paper")}
 
     def files(self, wildcards: Any) -> list[str]:
-        """All files of all tables and figures of a view."""
         found = self.of_view(wildcards.view)
         return [f"{self.root}/{wildcards.view}{file}" for exhibit in found for file in exhibit.files]
 
     def together(self) -> list[Exhibit]:
-        """What is made of the looks of runs at their updates."""
         return [exhibit for exhibit in self.of_view("paper/") if exhibit.needs == BATCH]
 
     def diagnostics(self) -> list[str]:
-        """Kinds of diagnostics that the study's tables and figures are made of."""
         found = dict.fromkeys(exhibit.needs for exhibit in self.of_view("paper/"))
         return [kind for kind in KINDS if f"diagnostics/{kind}" in found]
 
@@ -53,7 +50,6 @@ class Planned:
         return "|".join(re.escape(exhibit.name) for exhibit in found)
 
     def made_of(self, wildcards: Any) -> list[str]:
-        """The files that a table or figure needs."""
         needs, here = self._find(wildcards).needs, f"{self.root}/{wildcards.view}"
         if needs == "runs":
             runs = [here + name for name in _RUNS]
@@ -65,12 +61,10 @@ class Planned:
         return code_of(self._find(wildcards).module, "mpadam.exhibits.write")
 
     def labels(self, wildcards: Any) -> dict[str, str]:
-        """What the report lists it as."""
         found = self._find(wildcards)
         return {found.folder.removesuffix("s"): found.title}
 
     def about(self, wildcards: Any) -> str:
-        """What the report says below it."""
         return self._find(wildcards).about
 
     def _find(self, wildcards: Any) -> Exhibit:

@@ -23,7 +23,6 @@ Record = dict[Any, Any]
 
 
 def make(source: Source) -> Table:
-    """A row per optimizer, a column per way to keep weights, and bf16 against AdamW and torch's fused AdamW."""
     kept = source.record(NEEDS)
     options, frame = kept["options"], _frame(kept)
     by_key = {(row["optimizer"], row["masters"]): row for row in frame.to_dict("records")}

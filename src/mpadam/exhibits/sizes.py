@@ -43,7 +43,6 @@ def sizes(looks: Looks) -> pd.DataFrame:
 
 
 def make(source: Source) -> Picture:
-    """A column per regime: above mean step against |w|, below the distribution of step over spacing."""
     found = sizes(source.looks)
     shown = found[(found["branch"] != "both") & ((found["quantity"] == "octave") | (found["count"] >= FEWEST))]
     lines = branch_lines(zip(shown["optimizer"], shown["branch"], strict=True))

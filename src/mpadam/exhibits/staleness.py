@@ -34,7 +34,6 @@ def stale_shares(looks: Looks) -> pd.DataFrame:
 
 
 def make(source: Source) -> Picture:
-    """A place for each beta2 and dtype, a point for each optimizer and regime, a bar at the mean of each state."""
     shares = stale_shares(source.looks)
     places = list(dict.fromkeys(zip(shares["state_dtype"], shares["beta2"], strict=True)))
     names = [f"{dtype}\n{beta2:g}" for dtype, beta2 in places]

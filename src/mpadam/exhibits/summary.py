@@ -29,7 +29,6 @@ _CHOSEN, _UNEQUAL = "*", "†"
 
 
 def make(source: Source) -> Picture:
-    """A line for each optimizer of a regime, at the model and budget with the most regimes."""
     effects = Effects(source.collected)
     shown = [one for one in effects.gains if (one.gain.model, one.gain.budget) == effects.shown]
     height = TOP + BOTTOM + LINE * max(len(shown), 3)

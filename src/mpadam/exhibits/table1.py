@@ -23,7 +23,6 @@ MEASURED = ("leaves zero", "changes sign", "small grows", "lost below |w|", "los
 
 
 def make(source: Source) -> Table:
-    """Rounding to nearest, as in the paper: a row per format and optimizer."""
     options, found = capabilities(source)
     shown = [one for one in found if one["write_back"] == "nearest"]
     return Table(
@@ -42,13 +41,11 @@ def make(source: Source) -> Table:
 
 
 def capabilities(source: Source) -> tuple[Record, list[Record]]:
-    """The options of the measurement, and what it found for each combination."""
     kept = source.record(f"{NEEDS}/results.json")
     return kept["options"], kept["capabilities"]
 
 
 def row(one: Record, options: Record, names: Sequence[str]) -> tuple[Entry, ...]:
-    """A row of the table; names: the fields that name it."""
     labels = optimizer_styles(options["optimizers"])
     told = [labels[one[name]].label if name == "optimizer" else one[name] for name in names]
     told += [f"> {options['limit']}" if one[task] is None else str(one[task]) for task in TASKS]

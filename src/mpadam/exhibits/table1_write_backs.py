@@ -15,7 +15,6 @@ _ECO = " eco, eco_stochastic: what rounding lost, to nearest or stochastically, 
 
 
 def make(source: Source) -> Table:
-    """A row per format, optimizer and write-back."""
     options, found = capabilities(source)
     return Table(
         NAME,

@@ -28,7 +28,6 @@ _LOOK = ["seed", "step"]
 
 
 def make(source: Source) -> Table:
-    """A row per regime, optimizer and branch."""
     data = pd.DataFrame(_rows(source.looks))
     return Table(
         NAME,
@@ -42,7 +41,6 @@ def make(source: Source) -> Table:
 
 
 def _rows(looks: Looks) -> Iterator[dict[str, Any]]:
-    """The numbers of the table, in the order of the style map."""
     table = looks.of("survival", "weights", "octave", "layer_size", "cosine", "loss_fell")
     for regime in regime_styles(table["regime"]):
         for optimizer in optimizer_styles(table.loc[table["regime"] == regime, "optimizer"]):

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def write(wanted: Iterable[Exhibit], source: Source) -> list[Table | Picture]:
-    """Make these exhibits and write their files into the folder of the source."""
     return [_write(exhibit, source) for exhibit in wanted]
 
 

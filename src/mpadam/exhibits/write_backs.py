@@ -23,7 +23,6 @@ Place = tuple[str, int, str]  # model, budget, regime
 
 
 def make(source: Source) -> Table:
-    """A row per model, budget and regime, a column per optimizer and write-back, then what M+Adam gains over each."""
     collected = source.collected
     config = collected.config
     shown = [cell for cell in cells(collected.runs) if _belongs(config, cell.key.optimizer)]
@@ -75,7 +74,6 @@ def _belongs(config: StudyConfig, entry: str) -> bool:
 
 
 def _places(config: StudyConfig, shown: list[Cell]) -> list[Place]:
-    """Where a write-back is tried, in the order to show it."""
     tried = {_place(cell.key) for cell in shown if has_write_back(config, cell.key.optimizer)}
     models = list(dict.fromkeys(cell.key.model for cell in shown))
     regimes = list(regime_styles(cell.key.regime for cell in shown))

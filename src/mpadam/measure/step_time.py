@@ -126,7 +126,6 @@ def device_name(device: str) -> str:
 
 
 def subjects(options: StepTime) -> Iterator[Subject]:
-    """All of them, each with weights and gradients of its own."""
     for name in options.optimizers:
         for masters in options.masters:
             if masters == "fp32" and parse_optimizer_name(name).write_back != "nearest":
@@ -138,7 +137,6 @@ def subjects(options: StepTime) -> Iterator[Subject]:
 
 
 def absent(options: StepTime) -> list[str]:
-    """Rivals that are not installed."""
     return [rival for rival in options.rivals if util.find_spec(rival) is None]
 
 

@@ -57,7 +57,6 @@ def bin_of(w: Tensor) -> Tensor:
 
 
 def part_of(step: Step, branch: str) -> Tensor:
-    """additive, multiplicative, or both."""
     if branch == "both":
         return step.additive + step.multiplicative
     part: Tensor = getattr(step, branch)

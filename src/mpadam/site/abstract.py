@@ -41,7 +41,6 @@ class Abstract:
 
 
 def abstract(collected: Collected, claims: dict[str, Any] | None) -> Abstract:
-    """claims: what claims.json has, if it is there."""
     if collected.config.report == "updates":
         return Abstract(_of_updates(collected), [])
     effects = Effects(collected)

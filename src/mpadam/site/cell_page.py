@@ -78,7 +78,6 @@ class Group:
 
 
 def render_cell(template: Template, collected: Collected, cell: list[RunRow]) -> str:
-    """The page of a cell as HTML; cell: its seeds."""
     output, archive = collected.paths.output, collected.paths.root / ARCHIVE
     here = (output / cell[0].page).parent
     tuning = next(t for t in collected.tunings if t.key == selection_key(collected.config, cell[0].key))
@@ -136,7 +135,6 @@ def _data_uri(picture: Path) -> str:
 
 
 def _curve_alt(folder: RunFolder, summary: Mapping[str, Any]) -> str:
-    """The curve in a sentence."""
     points = [f"{loss:.3f} at step {step:,}" for step, loss in dict.fromkeys(first_and_last(folder))]
     train = f"training loss from {' to '.join(points)}" if points else "no training loss yet"
     value = summary.get("val_loss")

@@ -29,7 +29,6 @@ Fact = tuple[str, str]
 
 
 def facts(collected: Collected) -> list[Fact]:
-    """In the order to read them."""
     config, manifest = collected.config, collected.manifest
     return [
         ("Text", _SOURCES[config.data.source]),

@@ -20,7 +20,6 @@ from mpadam.site.rows import RunRow, by_cell, tuning_links
 
 
 def render_page(template: Template, collected: Collected, rows: list[RunRow]) -> str:
-    """The page as HTML; rows: all runs of the study."""
     output = collected.paths.output
     pieces = read_pieces(output, {cell.key: cell for cell in cells(collected.runs)})
     tables, figures = tables_of(pieces), figures_of(pieces)

@@ -29,7 +29,6 @@ class Beside:
 
 
 def beside_the_paper(collected: Collected) -> list[Beside]:
-    """All lines of the paper that are known."""
     found = {cell.key: cell for cell in cells(collected.runs)}
     return [_beside(collected, reported, found) for reported in REPORTED]
 

@@ -57,7 +57,6 @@ def specification(folder: RunFolder, summary: Mapping[str, Any]) -> dict[str, An
 
 
 def environment(folder: RunFolder) -> list[tuple[str, str]]:
-    """Commit, packages, device and the like."""
     return list(flat(read_json(folder.environment) or {}))
 
 

@@ -51,7 +51,6 @@ class RunRow:
 
     @property
     def href(self) -> str:
-        """Of its section, relative to `index.html`."""
         return f"{quote(self.page)}#{self.anchor}"
 
     @property
@@ -81,14 +80,12 @@ class Trial:
 
 
 def run_rows(collected: Collected) -> list[RunRow]:
-    """All runs that the study asks for, in the order of its grid."""
     labels = {name: style.label for name, style in optimizer_styles(collected.runs["optimizer"]).items()}
     records: list[dict[str, Any]] = collected.runs.to_dict("records")  # type: ignore[assignment]
     return [_row(run, labels, collected.paths.records) for run in records]
 
 
 def by_cell(rows: list[RunRow]) -> dict[str, list[RunRow]]:
-    """The seeds of each cell."""
     groups: dict[str, list[RunRow]] = {}
     for row in rows:
         groups.setdefault(row.cell, []).append(row)
@@ -133,7 +130,6 @@ def tuning_links(collected: Collected, rows: Sequence[RunRow]) -> dict[tuple[str
 
 
 def trials(collected: Collected, tuning: Tuning) -> tuple[Trial, ...]:
-    """Its trials, the chosen one among them."""
     return tuple(
         Trial(
             anchor=f"trial{number}",

@@ -45,7 +45,6 @@ def write_site(collected: Collected) -> Path:
 
 
 def _write_pages(collected: Collected, rows: list[RunRow], templates: Environment, folder: Path) -> None:
-    """The pages as they will lie in the output folder, written to another."""
     template = templates.get_template("cell.html")
     for cell in by_cell(rows).values():
         path = folder / cell[0].page

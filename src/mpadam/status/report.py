@@ -41,12 +41,10 @@ class Status:
         return all(line.state.state in ENDED for line in self.lines)
 
     def counts(self, *, trials: bool) -> dict[str, int]:
-        """Trainings by state, in the order of STATES, those that occur."""
         found = Counter(line.state.state for line in self.lines if (line.training.trial is not None) == trials)
         return {state: found[state] for state in STATES if found[state]}
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data: counts of runs and trials, and a line for each."""
         return {
             "study": self.study,
             "runs": self.counts(trials=False),
@@ -59,7 +57,6 @@ class Status:
 
 
 def read_status(config: StudyConfig, results: Path = Path("results")) -> Status:
-    """Look at every run folder that the study asks for."""
     paths = open_study(StudyPaths(config.study, results))
     lines = []
     for training in (*trials(config), *further_trials(config, paths), *runs(config)):
@@ -69,7 +66,6 @@ def read_status(config: StudyConfig, results: Path = Path("results")) -> Status:
 
 
 def to_text(status: Status) -> str:
-    """Counts, then the trainings that somebody may want to look at."""
     parts = [f"Study {status.study}"]
     for noun, is_trial in (("tuning trials", True), ("runs", False)):
         counts = status.counts(trials=is_trial)

@@ -69,7 +69,6 @@ def _read_state(folder: RunFolder) -> State:
 
 
 def _of_run(path: Path, run_hash: str | None) -> dict[str, Any] | None:
-    """A summary or failure, if it is of the run that run.yaml describes."""
     content = read_json(path)
     return content if content is not None and run_hash is not None and content.get("hash") == run_hash else None
 

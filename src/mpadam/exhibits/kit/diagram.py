@@ -96,7 +96,6 @@ def arrow(
 
 
 def note(axes: Axes, at: Point, text: str, *, size: float = TEXT, ha: str = "center", bold: bool = False) -> None:
-    """Words beside boxes."""
     weight = "bold" if bold else "normal"
     axes.text(*at, text, ha=ha, va="center", fontsize=size, color=INK if bold else MUTED, fontweight=weight)
 

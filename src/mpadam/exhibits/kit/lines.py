@@ -31,7 +31,6 @@ def dash(name: str) -> Dash:
 
 
 def scales(names: Sequence[str]) -> dict[str, Any]:
-    """Scales for `so.Plot.scale`, by optimizer."""
     return {
         **kit.looks(optimizer_styles(names)),
         "linestyle": {name: dash(name) for name in names},
@@ -54,7 +53,6 @@ def draw(axes: Axes, points: pd.DataFrame, names: Sequence[str], *, x: str, y: s
 
 
 def entries(names: Sequence[str]) -> list[Line2D]:
-    """Entries of a legend."""
     looks = scales(names)
     return [
         kit.line(
@@ -72,8 +70,6 @@ def entries(names: Sequence[str]) -> list[Line2D]:
 
 @dataclass(frozen=True)
 class BranchLine:
-    """Looks of one branch of one optimizer."""
-
     label: str
     colour: str
     marker: str
@@ -103,7 +99,6 @@ def branch_lines(pairs: Iterable[tuple[str, str]]) -> dict[str, BranchLine]:
 
 
 def branch_entries(lines: dict[str, BranchLine]) -> list[Line2D]:
-    """Entries of a legend."""
     return [kit.line(line.label, color=line.colour, marker=line.marker, linestyle=line.dash) for line in lines.values()]
 
 

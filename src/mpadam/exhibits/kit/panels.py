@@ -127,12 +127,10 @@ def line(label: str, **look: Any) -> Line2D:
 
 
 def patch(label: str, **look: Any) -> Patch:
-    """An entry for an area."""
     return Patch(label=label, **look)
 
 
 def optimizer_lines(styles: Mapping[str, OptimizerStyle], **look: Any) -> list[Line2D]:
-    """An entry for each optimizer."""
     return [line(style.label, color=style.colour, marker=style.marker, **look) for style in styles.values()]
 
 

@@ -76,7 +76,6 @@ _MARKDOWN = str.maketrans({symbol: f"\\{symbol}" for symbol in "\\|*_`<"})
 
 
 def write_table(table: Table, folder: Path) -> list[Path]:
-    """Write the table in every format; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for suffix, render in RENDERERS.items():
@@ -91,7 +90,6 @@ def to_csv(table: Table) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """A heading, the table, the caption and the notes."""
     header = [text.translate(_MARKDOWN) for text in table.header]
     rows = [[entry.text.translate(_MARKDOWN) for entry in row] for row in table.rows]
     rule = f"| {' | '.join(['---'] * table.headings + ['---:'] * (len(header) - table.headings))} |"
