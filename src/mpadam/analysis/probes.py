@@ -108,6 +108,18 @@ def in_parts(rows: pd.DataFrame) -> pd.DataFrame:
     return merged.assign(value=value)[["step", *_WORDS, "value", "count"]]
 
 
+def largest_bins(weights: pd.DataFrame, look: list[str], share: float) -> pd.DataFrame:
+    """For each look (its columns `look`) the highest bins of |w| that together hold at least this share of the weights.
+
+    weights: rows of the quantity of that name.  Returns the columns `look` and bin.
+    """
+    held = weights.groupby([*look, "bin"], sort=False)["count"].sum().reset_index()
+    held = held.assign(exponent=pd.to_numeric(held["bin"])).sort_values("exponent", ascending=False, kind="stable")
+    counts = held.groupby(look)["count"]
+    above = counts.cumsum() - held["count"]
+    return held.loc[above < share * counts.transform("sum"), [*look, "bin"]]
+
+
 def _about(folder: Path) -> dict[str, Any]:
     summary = read_json(folder / "summary.json") or {}
     spec, beta2 = summary["spec"], summary["hyperparameters"]["beta2"]

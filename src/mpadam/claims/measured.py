@@ -96,16 +96,8 @@ _TICKS = (
 )
 
 
-def capabilities(folder: Path) -> list[ClaimCell]:
-    """The share of Table 1's ticks that were measured, by format; nearest rounding."""
-    path = folder / "capabilities" / "capabilities.csv"
-    if not is_there(path):
-        return [absent("ticks of Table 1", "every format")]
-    with _written_by_diagnose(path.parent):
-        return list(_ticks(pd.read_csv(path)))
-
-
 def _ticks(frame: pd.DataFrame) -> Iterator[ClaimCell]:
+    """The share of Table 1's ticks that were measured, by format; nearest rounding."""
     for fmt, rows in frame[frame["write_back"] == "nearest"].groupby("format", sort=False):
         found = {str(row["optimizer"]): row for row in rows.to_dict("records")}
         if all(optimizer in found for optimizer, *_ in _TICKS):
@@ -126,16 +118,8 @@ def _ticked(row: dict[Any, Any], column: str, empty: bool) -> bool:
 _UNCLIPPED = 0.0107
 
 
-def growth(folder: Path) -> list[ClaimCell]:
-    """How the multiplicative step grows with |w|: slope of ln(step) over ln|w|, 0 not at all, 1 in proportion."""
-    path = folder / "survival-grid" / "survival.csv"
-    if not is_there(path):
-        return [absent("M+Adam's multiplicative step", "|w| above 0.01")]
-    with _written_by_diagnose(path.parent):
-        return list(_slopes(pd.read_csv(path)))
-
-
 def _slopes(frame: pd.DataFrame) -> Iterator[ClaimCell]:
+    """How the multiplicative step grows with |w|: slope of ln(step) over ln|w|, 0 not at all, 1 in proportion."""
     frame = frame[(frame["optimizer"] == "m-plus-adam") & (frame["part"] == "multiplicative")]
     for fmt, rows in frame[frame["magnitude"] >= _UNCLIPPED].groupby("format", sort=False):
         moved = rows[rows["mean_step"] > 0]
@@ -146,7 +130,21 @@ def _slopes(frame: pd.DataFrame) -> Iterator[ClaimCell]:
         yield ClaimCell("M+Adam's multiplicative step", f"{fmt}, |w| above 0.01", {0: slope}, (0,), exact=True)
 
 
-MEASUREMENTS: dict[str, Callable[[Path], list[ClaimCell]]] = {"capabilities": capabilities, "growth": growth}
+#: measurement -> file of the diagnostics, the cells that it gives, contrast and place where the file is not there
+_MEASUREMENTS: dict[str, tuple[str, Callable[[pd.DataFrame], Iterator[ClaimCell]], str, str]] = {
+    "capabilities": ("capabilities/capabilities.csv", _ticks, "ticks of Table 1", "every format"),
+    "growth": ("survival-grid/survival.csv", _slopes, "M+Adam's multiplicative step", "|w| above 0.01"),
+}
+
+
+def measured(measurement: str, folder: Path) -> list[ClaimCell]:
+    """folder: of the diagnostics. Raises ValueError where the file is not what a diagnostic writes."""
+    name, cells, contrast, where = _MEASUREMENTS[measurement]
+    path = folder / name
+    if not is_there(path):
+        return [absent(contrast, where)]
+    with _written_by_diagnose(path.parent):
+        return list(cells(pd.read_csv(path)))
 
 
 def absent(contrast: str, where: str) -> ClaimCell:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from mpadam.analysis.cells import CellKey
 from mpadam.analysis.collect import Collected
-from mpadam.analysis.probes import Looks
+from mpadam.analysis.probes import Looks, largest_bins
 from mpadam.claims.cells import Source
 from mpadam.claims.data import Probe
 from mpadam.claims.samples import ClaimCell, Number, Numbers
@@ -55,20 +55,9 @@ def _chosen(metric: Probe, branch: str | None, looks: Looks) -> pd.DataFrame:
     rows = rows[wanted if branch is None else wanted & (rows["branch"] == branch)]
     if metric.largest is None or rows.empty:
         return rows
-    top = _largest(_of_roles(looks.of(_WEIGHTS), metric), metric.largest)
+    top = largest_bins(_of_roles(looks.of(_WEIGHTS), metric), [*_RUN, "step"], metric.largest)
     return rows.merge(top, on=[*_RUN, "step", "bin"])
 
 
 def _of_roles(rows: pd.DataFrame, metric: Probe) -> pd.DataFrame:
     return rows if metric.roles is None else rows[rows["role"].isin(metric.roles)]
-
-
-def _largest(weights: pd.DataFrame, share: float) -> pd.DataFrame:
-    """For each look the highest bins of |w| that together hold at least this share of the weights."""
-    look = [*_RUN, "step"]
-    held = weights.groupby([*look, "bin"], sort=False)["count"].sum().reset_index()
-    held["exponent"] = pd.to_numeric(held["bin"])
-    held = held.sort_values("exponent", ascending=False, kind="stable")
-    counts = held.groupby(look)["count"]
-    above = counts.cumsum() - held["count"]
-    return held.loc[above < share * counts.transform("sum"), [*look, "bin"]]

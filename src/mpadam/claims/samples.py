@@ -47,7 +47,8 @@ class ClaimCell:
     edges: "entry: rate" for every rate that is not bracketed (`study.tuning`).
     exact: the numbers come from a computation without chance: there is one, and no seed.
     counted: where the number is a share of looks, in how many of how many it held, all seeds together.
-    runs: folders of the runs behind it, relative to the study's; cell: of the first, for links.
+    runs: folders of the runs behind it, relative to the study's; cell: what the claim is about, the first that its
+        contrast counts against.
 
     What `mpadam.claims.verdicts` adds; None where there is nothing to compute it from, or nothing is tested:
     spread: of the seeds that are in, two at least.  family_interval: such that all `family_size` cells hold together.
@@ -142,7 +143,8 @@ def sample(slot: Slot, numbers: Numbers, learned_nothing: float | None) -> Claim
     """
     complete = [seed for seed in slot.seeds if all((source, seed) in numbers for source in slot.sources)]
     raw = {seed: {source: numbers[source, seed].value for source in slot.sources} for seed in complete}
-    lost = {seed: _infinite(row) for seed, row in raw.items() if _infinite(row)}
+    infinite = {seed: [source for source, value in row.items() if math.isinf(value)] for seed, row in raw.items()}
+    lost = {seed: found for seed, found in infinite.items() if found}
     scored = _scored(raw, learned_nothing) if lost else raw
     own = [source for source, _ in slot.terms]
     diverged = {seed: both for seed, found in lost.items() if (both := [source for source in found if source in own])}
@@ -164,12 +166,8 @@ def sample(slot: Slot, numbers: Numbers, learned_nothing: float | None) -> Claim
         tied=tuple(seed for seed, found in diverged.items() if _both_sides(slot.terms, found)),
         flags=tuple(f"{'+'.join(names)} diverged at seed {seed}" for seed, names in only_premise.items()),
         runs=tuple(dict.fromkeys(numbers[source, seed].folder for seed in complete for source in slot.sources)),
-        cell=_subject(slot.terms),
+        cell=next((source.cell for source, weight in slot.terms if weight < 0), slot.terms[0][0].cell),
     )
-
-
-def _infinite(row: Mapping[Source, float]) -> tuple[Source, ...]:
-    return tuple(source for source, value in row.items() if math.isinf(value))
 
 
 def _parts(sources: Sequence[Source], rows: Rows) -> dict[str, float]:
@@ -196,8 +194,3 @@ def _sum(terms: Weighted, row: Mapping[Source, float]) -> float:
 
 def _both_sides(terms: Weighted, diverged: Sequence[Source]) -> bool:
     return len({weight > 0 for source, weight in terms if source in diverged}) == 2
-
-
-def _subject(terms: Weighted) -> CellKey:
-    """The cell that a claim is about: the first that its contrast counts against."""
-    return next((source.cell for source, weight in terms if weight < 0), terms[0][0].cell)

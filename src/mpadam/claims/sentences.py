@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mpadam.atomic import write_text
+from mpadam.claims.examine import FILE
 from mpadam.claims.outcome import Costs, costs, how, is_shown, numbers, outcomes, place
-from mpadam.claims.report import FILE
 from mpadam.claims.verdicts import NOT_BRACKETED, NOT_RUN, NOT_TESTABLE, VERDICTS
 from mpadam.claims.words import COST
 from mpadam.study.load import ConfigError

@@ -23,8 +23,7 @@ def run(args: Namespace) -> int:
     """3 if a result was refused."""
     from mpadam.analysis.collect import collect
     from mpadam.claims.data import CLAIMS, load_claims
-    from mpadam.claims.examine import examine
-    from mpadam.claims.report import FILE, summary_lines, write_claims
+    from mpadam.claims.examine import FILE, examine, summary_lines, write_claims
     from mpadam.study.load import ConfigError
 
     config, paths = study_of(args)
