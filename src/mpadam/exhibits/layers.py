@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from mpadam.analysis.probes import Looks
 from mpadam.analysis.style import regime_styles
 from mpadam.exhibits.kit import panels as kit
-from mpadam.exhibits.kit.lines import BranchLine, branch_entries, branch_lines, draw_branches
+from mpadam.exhibits.kit.lines import BranchLines, branch_lines, draw_branches
 from mpadam.exhibits.kit.pictures import Picture, alternative
 from mpadam.exhibits.source import Source
 from mpadam.exhibits.updates import ROLES
@@ -46,12 +46,12 @@ def make(source: Source) -> Picture:
             axes.set(ylabel="" if place % COLUMNS else f"{role}\nshare that survives")
         pair[0].set_title(style.label)
         pair[1].set_xlabel("layer")
-    kit.legend(figure, {"": branch_entries(lines)})
+    kit.legend(figure, {"": [kit.line(**look) for look in lines.values()]})
     alt = alternative("Share of surviving updates against the layer", regimes, "The CSV file next to the figure")
     return Picture(NAME, TITLE, figure, _CAPTION, alt, shares)
 
 
-def _panel(axes: Axes, shares: pd.DataFrame, lines: dict[str, BranchLine]) -> None:
+def _panel(axes: Axes, shares: pd.DataFrame, lines: BranchLines) -> None:
     draw_branches(axes, shares, lines, x="layer", y="share", size=4)
     layers = sorted(shares["layer"].unique())
     axes.set(ylim=(-0.04, 1.04))

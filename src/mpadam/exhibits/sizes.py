@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 from mpadam.analysis.probes import Looks
 from mpadam.analysis.style import regime_styles
 from mpadam.exhibits.kit import panels as kit
-from mpadam.exhibits.kit.lines import BranchLine, branch_entries, branch_lines, draw_branches
+from mpadam.exhibits.kit.lines import BranchLines, branch_lines, draw_branches
 from mpadam.exhibits.kit.pictures import Picture, alternative
 from mpadam.exhibits.source import Source
 
@@ -61,12 +61,12 @@ def make(source: Source) -> Picture:
             _powers(axes)
             axes.tick_params(labelleft=not inside)
     half = kit.line("half a spacing", color=kit.MUTED, linestyle=kit.DASHED)
-    kit.legend(figure, {"": [*branch_entries(lines), half]})
+    kit.legend(figure, {"": [*(kit.line(**look) for look in lines.values()), half]})
     alt = alternative("Sizes of steps against |w|, and over spacing", regimes, "The CSV file next to the figure")
     return Picture(NAME, TITLE, figure, _CAPTION, alt, found)
 
 
-def _lines(axes: Axes, rows: pd.DataFrame, lines: dict[str, BranchLine]) -> None:
+def _lines(axes: Axes, rows: pd.DataFrame, lines: BranchLines) -> None:
     """In the middle of each octave."""
     draw_branches(axes, rows.assign(x=rows["exponent"] + 0.5), lines, x="x", y="value", size=3)
 

@@ -6,7 +6,6 @@ that share a colour.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -68,47 +67,35 @@ def entries(names: Sequence[str]) -> list[Line2D]:
 # --- branches of optimizers, next to each other -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class BranchLine:
-    label: str
-    colour: str
-    marker: str
-    dash: Dash
+#: `optimizer branch` -> keywords of a line: label, colour, marker, dash
+BranchLines = dict[str, dict[str, Any]]
 
 
-def branch_lines(pairs: Iterable[tuple[str, str]]) -> dict[str, BranchLine]:
-    """`optimizer branch` -> looks, of these optimizer entries and branches, in the order to show them.
+def branch_lines(pairs: Iterable[tuple[str, str]]) -> BranchLines:
+    """Looks of these optimizer entries and branches, in the order to show them.
 
     An optimizer with one branch has its own looks; of one with two, the multiplicative branch has them.
     """
     found = list(dict.fromkeys(pairs))
-    styles = optimizer_styles(entry for entry, _ in found)
     lines = {}
-    for entry, style in styles.items():
+    for entry, style in optimizer_styles(entry for entry, _ in found).items():
         branches = [branch for optimizer, branch in found if optimizer == entry]
         for branch in branches:
             alone = len(branches) == 1
             second = branch == "additive" and not alone
-            lines[f"{entry} {branch}"] = BranchLine(
-                style.label if alone else f"{style.label},\n{branch}",
-                SKY if second else style.colour,
-                style.marker,
-                (0, (1, 1.5)) if second else dash(entry),
-            )
+            lines[f"{entry} {branch}"] = {
+                "label": style.label if alone else f"{style.label},\n{branch}",
+                "color": SKY if second else style.colour,
+                "marker": style.marker,
+                "linestyle": (0, (1, 1.5)) if second else dash(entry),
+            }
     return lines
 
 
-def branch_entries(lines: dict[str, BranchLine]) -> list[Line2D]:
-    return [kit.line(line.label, color=line.colour, marker=line.marker, linestyle=line.dash) for line in lines.values()]
-
-
-def draw_branches(axes: Axes, rows: pd.DataFrame, lines: dict[str, BranchLine], *, x: str, y: str, size: float) -> None:
+def draw_branches(axes: Axes, rows: pd.DataFrame, lines: BranchLines, *, x: str, y: str, size: float) -> None:
     """A line for each optimizer and branch of the rows. size: of the markers, in points."""
     named = rows.assign(line=rows["optimizer"] + " " + rows["branch"])
     drawn = kit.plot(named, x=x, y=y, color="line", marker="line", linestyle="line")
-    scales = {
-        "color": {name: line.colour for name, line in lines.items()},
-        "marker": {name: line.marker for name, line in lines.items()},
-        "linestyle": {name: line.dash for name, line in lines.items()},
-    }
+    looks = ("color", "marker", "linestyle")
+    scales: Any = {look: {name: line[look] for name, line in lines.items()} for look in looks}
     kit.draw(drawn.add(so.Path(pointsize=size, linewidth=1.3), legend=False).scale(**scales), axes)
