@@ -44,8 +44,7 @@ def examine(collected: Collected, claims: Claims, *, diagnostics: Path, pooled: 
     study = _Study(collected, diagnostics, grid_of(collected), perplexities(collected), read_looks(collected))
     judged: dict[str, Judged] = {}
     for claim in sorted(wanted, key=lambda claim: bool(getattr(claim.metric, "of", ()))):
-        found = _samples(claim.metric, study, judged)
-        judged[claim.id] = judge(claim, found, alpha=claims.alpha, pooled=pooled)
+        judged[claim.id] = judge(claim, _samples(claim.metric, study, judged), alpha=claims.alpha, pooled=pooled)
     return Verdicts(claims, tuple(judged[claim.id] for claim in wanted), pooled)
 
 

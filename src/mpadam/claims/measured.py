@@ -30,8 +30,7 @@ def fit_samples(metric: Fit, folder: Path) -> list[ClaimCell]:
     with _written_by_diagnose(path.parent):
         kept = json.loads(path.read_text(encoding="utf-8"))["choices"]
         choices = {(c["method"], c["rates"]): c["tasks"] for c in kept}
-        flat = _flat_sweeps(path.parent / "sweeps.csv")
-        return [_fit_sample(one, choices, flat) for one in metric.comparisons]
+        return [_fit_sample(one, choices, _flat_sweeps(path.parent / "sweeps.csv")) for one in metric.comparisons]
 
 
 @contextmanager
@@ -76,8 +75,7 @@ def _fitted_name(fitted: Sequence[Fitted]) -> str:
 
 def _flat_sweeps(path: Path) -> set[tuple[str, str]]:
     """(task, method) whose error is the same at every rate: an edge of such a range hides nothing."""
-    frame = pd.read_csv(path)
-    spans = frame.groupby(["task", "method"])["error"].agg(["min", "max"])
+    spans = pd.read_csv(path).groupby(["task", "method"])["error"].agg(["min", "max"])
     flat = spans[spans["max"] <= spans["min"] * (1 + 1e-6)]
     return {(str(task), str(method)) for task, method in flat.index}
 

@@ -84,8 +84,7 @@ def _untested(content: Content) -> list[str]:
     if edges:
         rates = dict.fromkeys(edge for _, cell in edges for edge in cell["edges"])
         why = "a best rate has no worse neighbour on one side"
-        told = f"{_counted(edges)} have none because {why}: {', '.join(rates)}."
-        paragraphs.append(told)
+        paragraphs.append(f"{_counted(edges)} have none because {why}: {', '.join(rates)}.")
     return paragraphs
 
 

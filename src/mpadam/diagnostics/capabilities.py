@@ -99,15 +99,13 @@ def _tasks(fmt: str, optimizer: str, write_back: str, options: Capabilities) -> 
     done_at = torch.full(placed.places.shape, options.limit + 1)
     for t in range(1, options.limit + 1):
         w = placed.at_probes(built.store_of(p).read())
-        gradient = torch.sign(w - target[:, None]) * options.gradient
-        p.grad = placed.spread(gradient).to(p.dtype)
+        p.grad = placed.spread(torch.sign(w - target[:, None]) * options.gradient).to(p.dtype)
         built.step()
         done = _done(placed.at_probes(built.store_of(p).read()), options)
         done_at = torch.where(done & (done_at > t), t, done_at)
         if (done_at <= t).all():
             break
-    medians = done_at.median(dim=1).values.tolist()
-    return [None if t > options.limit else t for t in medians]
+    return [None if t > options.limit else t for t in done_at.median(dim=1).values.tolist()]
 
 
 def _done(w: Tensor, options: Capabilities) -> Tensor:

@@ -71,5 +71,4 @@ def _signed(options: MatrixFitting, range_: Range, generator: Generator) -> Tens
 
 def _magnitudes(options: MatrixFitting, range_: Range, generator: Generator) -> Tensor:
     low, high = map(math.log, range_)
-    uniform = torch.rand(options.size, options.size, generator=generator)
-    return (low + (high - low) * uniform).exp()
+    return (low + (high - low) * torch.rand(options.size, options.size, generator=generator)).exp()

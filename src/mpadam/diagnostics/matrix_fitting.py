@@ -114,8 +114,7 @@ def fit(method: str, problem: Problem, options: MatrixFitting) -> Sweep:
     points = rate_points(method, options)
     shape = (len(points), *problem.start.shape)
     target = problem.target.expand(shape).flatten(0, 2)
-    start = problem.start.expand(shape).flatten(0, 2)
-    w = start.to(torch.bfloat16)  # `expand` made no copy, this does
+    w = problem.start.expand(shape).flatten(0, 2).to(torch.bfloat16)  # `expand` made no copy, this does
     one = _preview_of_one(method, w[0], options)
     operands = one.operands._replace(
         stored=dict.fromkeys(one.operands.stored, w),  # a bf16 store holds the weight and nothing else
@@ -124,8 +123,7 @@ def fit(method: str, problem: Problem, options: MatrixFitting) -> Sweep:
     step_of = _each_matrix(RULES[one.plan.rule].step)
     errors = [relative_error(w, target)]
     for t in range(1, options.steps + 1):
-        gradient = (w.float() - target).to(torch.bfloat16)
-        operands = operands._replace(grad=gradient)
+        operands = operands._replace(grad=(w.float() - target).to(torch.bfloat16))
         rates = _rates(method, points, t, repeats=len(w) // len(points))
         apply(one.plan, operands, advance(one.plan, operands, rates, step_of))
         errors.append(relative_error(w, target))

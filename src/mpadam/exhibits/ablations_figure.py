@@ -110,8 +110,7 @@ def _forms(axes: Axes, shown: Ablation) -> None:
     else:
         axes.set_xticks([])
     for at, cell in enumerate(found.values()):
-        text = perplexity_text(cell) or "not asked for"
-        axes.text(1.01, at, text, transform=axes.get_yaxis_transform(), va="center")
+        axes.text(1.01, at, perplexity_text(cell) or "not asked for", transform=axes.get_yaxis_transform(), va="center")
     axes.set_yticks(range(len(found)), [styles[entry].label for entry in found])
     axes.set(ylim=(len(found) - 0.5, -0.5), xlabel="validation perplexity, by form", ylabel="")
     axes.grid(visible=False, axis="y")

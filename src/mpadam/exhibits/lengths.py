@@ -56,8 +56,7 @@ def groups(study: Collected) -> dict[str, list[tuple[str, int]]]:
     asked = study.runs.loc[study.runs["optimizer"] == BASELINE, ["model", "budget"]].drop_duplicates()
     found: dict[str, list[tuple[str, int]]] = {}
     for model, budget in asked.itertuples(index=False):
-        shape = study.config.models[model].model_dump_json(exclude=_LENGTH)
-        found.setdefault(shape, []).append((model, budget))
+        found.setdefault(study.config.models[model].model_dump_json(exclude=_LENGTH), []).append((model, budget))
     several = [sorted(own, key=lambda pair: study.updates(*pair)) for own in found.values()]
     several = [own for own in several if study.updates(*own[0]) < study.updates(*own[-1])]
     return {", ".join(dict.fromkeys(model for model, _ in own)): own for own in several}

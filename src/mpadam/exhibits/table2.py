@@ -43,8 +43,7 @@ def table2(collected: Collected) -> Table:
         places = [*entries(row.model, row.regime, optimizers[row.optimizer].label)]
         for budget in budgets:
             cell = by_key.get(CellKey(row.model, budget, row.regime, row.optimizer))
-            key = cell.key if cell else None
-            places += entries(perplexity_text(cell), gain_text(cell), cell=key)
+            places += entries(perplexity_text(cell), gain_text(cell), cell=cell.key if cell else None)
         rows.append((*places, *entries(*_sweep_texts(tunings.get(row)))))
     budget_header = (h for b in budgets for h in (f"{b}x perplexity", f"{b}x gain"))
     return Table(

@@ -33,8 +33,7 @@ def produce(kind: str, options: Any, root: Path) -> None:
 
 
 def _step_time(options: StepTime) -> dict[str, Any]:
-    timings = measure_step_time(options)
-    return {**circumstances(options), "seconds": [asdict(timing) for timing in timings]}
+    return {**circumstances(options), "seconds": [asdict(timing) for timing in measure_step_time(options)]}
 
 
 def _memory(options: Memory) -> dict[str, Any]:
