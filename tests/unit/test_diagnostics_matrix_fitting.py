@@ -11,12 +11,13 @@ import torch
 from exhibits_made import from_folder
 from torch import nn
 
-from mpadam.diagnostics.fitting_tasks import TASKS, problem
 from mpadam.diagnostics.matrix_fitting import (
     METHODS,
+    TASKS,
     Sweep,
     choose,
     fit,
+    problem,
     produce,
     rate_points,
     relative_error,

@@ -15,10 +15,9 @@ from mpadam.atomic import write_json
 from mpadam.claims.cells import Grid, grid_of, slots
 from mpadam.claims.data import Claim, Claims, Exact, Fit, Metric, Perplexity, Probe, Rates, Trend, optimizers_of
 from mpadam.claims.measured import absent, fit_samples, measured
-from mpadam.claims.probes import counted, probe_numbers
 from mpadam.claims.rates import width_samples, with_rates
 from mpadam.claims.reported import below_paper_scale, learned_nothing, reported_for
-from mpadam.claims.samples import ClaimCell, Numbers, perplexities, sample
+from mpadam.claims.samples import ClaimCell, Numbers, counted, perplexities, probe_numbers, sample
 from mpadam.claims.statistics import Flips
 from mpadam.claims.verdicts import CONTRADICTED, SUPPORTED, Judged, judge
 from mpadam.optim.names import parse_optimizer_name

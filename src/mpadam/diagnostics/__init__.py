@@ -2,10 +2,10 @@
 
 Their options are in `mpadam.study.diagnostics`, their figures and tables in `mpadam.exhibits`.
 
-matrix_fitting   Figures 3 and 5: fitting a matrix whose weights are stored in bf16 (`fitting_tasks` has the matrices)
+matrix_fitting   Figures 3 and 5: fitting a matrix whose weights are stored in bf16
 capabilities     Table 1, measured: what an update cannot do, by optimizer, write-back and format
 survival_grid    Figure 1: which updates survive rounding, against |w|
-dataflow         Figures 7 to 9: dtypes and formats that a training step (of `session`) used
+dataflow         Figures 7 to 9: dtypes and formats that a training step used
 scene            weights among typical neighbours, put before an update on the real weight store
 
 mpadam diagnose matrix-fitting --out results/smoke

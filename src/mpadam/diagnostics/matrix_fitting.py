@@ -14,16 +14,15 @@ beside like.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from mpadam.diagnostics.fitting_tasks import TASKS, Problem, problem
 from mpadam.diagnostics.records import write_csv, write_results
 from mpadam.optim.card import Constants, Rates, State, Step, StepFunction
 from mpadam.optim.hyperparameters import check_hyperparameters
@@ -32,7 +31,7 @@ from mpadam.optim.options import rates_at
 from mpadam.optim.registry import build_optimizer
 from mpadam.optim.rules import RULES
 from mpadam.optim.update import Preview, advance, apply
-from mpadam.study.diagnostics import MatrixFitting
+from mpadam.study.diagnostics import MatrixFitting, Range
 
 #: single branches have one rate, the others two
 METHODS = (
@@ -47,6 +46,16 @@ METHODS = (
 SINGLE = tuple(method for method in METHODS if len(RULES[parse_optimizer_name(method).rule].branches) == 1)
 HOW = ("best per task", "one for all tasks")  # ways to choose the rates of a method
 POINTS_A_CURVE = 100
+#: seeds of tuning are far from those of the report
+TUNING_SEED = 1000
+
+
+@dataclass(frozen=True)
+class Problem:
+    """start, target: float32 (tasks, seeds, size, size); the seeds reported on, then those that rates are chosen on."""
+
+    start: Tensor
+    target: Tensor
 
 
 @dataclass(frozen=True)
@@ -236,3 +245,58 @@ def _choice_record(choice: Choice, seeds: int) -> dict[str, object]:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+# --- the four tasks: where the weights start, and where they should go (our reading) ----------------------------------
+
+
+def problem(options: MatrixFitting) -> Problem:
+    """All tasks on all seeds; a matrix depends on its task and seed alone."""
+    seeds = [*range(options.seeds), *(TUNING_SEED + k for k in range(options.tuning_seeds))]
+    pairs = [
+        [TASKS[task](options, Generator().manual_seed(100 * seed + number)) for seed in seeds]
+        for number, task in enumerate(TASKS)
+    ]
+    start, target = (torch.stack([torch.stack([pair[k] for pair in row]) for row in pairs]) for k in (0, 1))
+    return Problem(start, target)
+
+
+def _sign_errors(options: MatrixFitting, generator: Generator) -> tuple[Tensor, Tensor]:
+    target = _signed(options, options.ordinary, generator)
+    turned = torch.rand(target.shape, generator=generator) < options.wrong_share
+    return torch.where(turned, -target, target), target
+
+
+def _zero_weights(options: MatrixFitting, generator: Generator) -> tuple[Tensor, Tensor]:
+    target = _signed(options, options.ordinary, generator)
+    return torch.zeros_like(target), target
+
+
+def _small_weights(options: MatrixFitting, generator: Generator) -> tuple[Tensor, Tensor]:
+    target = _signed(options, options.ordinary, generator)
+    return _magnitudes(options, options.small, generator).copysign(target), target
+
+
+def _large_weights(options: MatrixFitting, generator: Generator) -> tuple[Tensor, Tensor]:
+    target = _signed(options, options.large, generator)
+    factor = torch.randn(target.shape, generator=generator).mul(options.large_error).exp()
+    return target * factor, target
+
+
+#: in the order of the panels (a) to (d)
+TASKS: Mapping[str, Callable[[MatrixFitting, Generator], tuple[Tensor, Tensor]]] = {
+    "sign errors": _sign_errors,
+    "zero weights": _zero_weights,
+    "small weights": _small_weights,
+    "large weights": _large_weights,
+}
+
+
+def _signed(options: MatrixFitting, range_: Range, generator: Generator) -> Tensor:
+    magnitudes = _magnitudes(options, range_, generator)
+    return torch.where(torch.rand(magnitudes.shape, generator=generator) < 0.5, -magnitudes, magnitudes)
+
+
+def _magnitudes(options: MatrixFitting, range_: Range, generator: Generator) -> Tensor:
+    low, high = map(math.log, range_)
+    return (low + (high - low) * torch.rand(options.size, options.size, generator=generator)).exp()

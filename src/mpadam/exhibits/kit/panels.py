@@ -15,7 +15,6 @@ from mpadam.exhibits.kit.pictures import THEME, WIDTH
 
 INK, MUTED = "#444444", "#555555"
 DOTTED, DASHED = (0, (1, 1.5)), (0, (5, 2))
-Grid = list[list[Axes]]
 
 
 def page(height: float) -> Figure:
