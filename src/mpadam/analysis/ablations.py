@@ -130,7 +130,6 @@ def _rank(level: Level) -> tuple[float, str]:
 
 
 def levels_frame(found: Sequence[Ablation]) -> pd.DataFrame:
-    """A row per level with its cell's numbers, as tidy data."""
     named = [(axis, level) for ablation in found for axis, levels in ablation.axes.items() for level in levels]
     if not named:
         return pd.DataFrame()

@@ -242,7 +242,6 @@ def _check_current(
 
 
 def _results(summary: dict[str, Any]) -> dict[str, Any]:
-    """What a checked summary contributes to its row."""
     status = summary.get("status")
     if status == "completed" and _finite(summary.get("val_loss")) and _finite(summary.get("val_ppl")):
         if summary["val_ppl"] < 1 or not math.isclose(math.log(summary["val_ppl"]), summary["val_loss"], abs_tol=1e-6):

@@ -55,7 +55,6 @@ def fp32_regime(config: StudyConfig, regime: str) -> str:
 
 
 def with_runs(collected: Collected, keep: Callable[[str, str], bool]) -> Collected:
-    """The study with the runs alone for which `keep(regime, optimizer)` holds."""
     pairs = zip(collected.runs["regime"], collected.runs["optimizer"], strict=True)
     return replace(collected, runs=collected.runs[[keep(*pair) for pair in pairs]])
 

@@ -139,7 +139,6 @@ def _rows_of(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _rows(line: dict[str, Any]) -> Iterator[Row]:
-    """A line of probes.jsonl as rows."""
     yield from _losses(line["loss"], moved=_moved(line))
     for role, record in line["survival"].items():
         yield from _survival(role, record)

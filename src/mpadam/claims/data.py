@@ -247,8 +247,6 @@ class ClaimsFile(Section):
 
 @dataclass(frozen=True)
 class Claims:
-    """The claims and the SHA-256 of the file that they stand in."""
-
     alpha: float
     claims: tuple[Claim, ...]
     sha256: str

@@ -217,7 +217,6 @@ def _paper(cell: ClaimCell) -> dict[str, Any] | None:
 
 
 def summary_lines(verdicts: Verdicts) -> list[str]:
-    """For the terminal: a line a claim, and the hash of what was claimed."""
     width = max(len(judged.claim.id) for judged in verdicts.judged)
     lines = [f"{j.claim.id:{width}}  {j.verdict:17}  {j.claim.title} ({j.reason})" for j in verdicts.judged]
     return [*lines, f"SHA-256 of the claims: {verdicts.claims.sha256}"]

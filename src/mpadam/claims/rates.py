@@ -77,7 +77,6 @@ def _edges(keys: tuple[CellKey, ...], config: StudyConfig, tunings: Tunings) -> 
 
 
 def _unequal(terms: Weighted, config: StudyConfig, tunings: Tunings) -> tuple[str, ...]:
-    """What differs in how the optimizers of a contrast were given their rates, a line each."""
     keys = [source.cell for source, _ in terms]
     told = [line for key in keys if (line := _borrowed(config, key))]
     sources = {key: tunings[_source(config, key)] for key in keys}

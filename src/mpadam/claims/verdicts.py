@@ -46,7 +46,6 @@ class Judged:
 
     @property
     def seeds_needed(self) -> int | None:
-        """Seeds that would decide every cell that seeds can decide."""
         return max((cell.seeds_needed for cell in self.cells if cell.seeds_needed), default=None)
 
 

@@ -198,7 +198,6 @@ def _open_ends(sweep: Sweep, point: int) -> list[str]:
 
 
 def write_records(options: MatrixFitting, sweeps: Sequence[Sweep], choices: Sequence[Choice], folder: Path) -> None:
-    """results.json (options, chosen rates, final errors), curves.csv, sweeps.csv."""
     write_results(folder, options, choices=[_choice_record(choice, options.seeds) for choice in choices])
     write_csv(_curves(options, choices), folder / "curves.csv")
     write_csv(_sweep_points(options, sweeps), folder / "sweeps.csv")

@@ -127,7 +127,6 @@ def produce(options: SurvivalGrid, root: Path) -> None:
 
 
 def tidy(found: list[Survival]) -> pd.DataFrame:
-    """A row a format, part and bin of |w|."""
     return pd.DataFrame(
         [
             {

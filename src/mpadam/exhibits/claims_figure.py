@@ -86,7 +86,6 @@ def _places(lines: Sequence[int]) -> tuple[Figure, list[Axes]]:
 
 
 def _draw(axes: Axes, claim: Record, cells: pd.DataFrame, title: str) -> None:
-    """One claim: its threshold, and for each cell both intervals, the mean, and what came out."""
     percent = {name: [100 * gain(value) for value in cells[name]] for name in _NUMBERS}
     frame = cells.assign(**percent).assign(
         at=range(len(cells)), decided=cells["verdict"].isin((SUPPORTED, CONTRADICTED))

@@ -48,16 +48,16 @@ def _up(x: float) -> int:
 def make(source: Source) -> Picture:
     means = descent_means(source.looks)
     optimizers = optimizer_styles(means["optimizer"].tolist())
-    regimes = regime_styles(means["regime"].tolist())
+    regimes = list(regime_styles(means["regime"].tolist()))
     figure, pairs = kit.pairs(
         len(regimes), columns=COLUMNS, heights=HEIGHTS, room=0.4, empty="no probe yet", sharey="row"
     )
-    for place, ((above, below), (name, style)) in enumerate(zip(pairs, regimes.items(), strict=False)):
+    for place, ((above, below), name) in enumerate(zip(pairs, regimes, strict=False)):
         inside = place % COLUMNS > 0
         own = means[means["regime"] == name]
         _lines(above, own[own["quantity"] == "cosine"], optimizers)
         _lines(below, own[own["quantity"] == "loss_fell"], optimizers)
-        above.set(title=style.label, xticklabels=[], ylabel="" if inside else "cosine")
+        above.set(title=name, xticklabels=[], ylabel="" if inside else "cosine")
         lowest = place + COLUMNS >= len(regimes)
         below.set(xlabel="share of training" if lowest else "", ylabel="" if inside else "loss fell")
         for axes in (above, below):

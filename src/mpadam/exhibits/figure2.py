@@ -104,7 +104,6 @@ def _number_lines(axes: Axes) -> None:
 
 
 def _step(axes: Axes, at: tuple[float, float], length: float, moved: bool, colour: str) -> None:
-    """A weight, the step it should take, and whether rounding to nearest lets it move."""
     x, y = at
     axes.plot(x, y, marker="o", color=colour, markersize=5, zorder=3)
     if length > 0:

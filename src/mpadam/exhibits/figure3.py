@@ -63,7 +63,6 @@ def over_seeds(frame: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 
 def error_limits(found: pd.DataFrame) -> tuple[float, float]:
-    """Of the error axes, from just below the least error to just above the cut."""
     return 0.7 * float(found["low"].min()), 1.2 * TOP
 
 

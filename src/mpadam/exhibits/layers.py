@@ -36,15 +36,15 @@ def make(source: Source) -> Picture:
     shares = layer_shares(source.looks)
     shown = shares[shares["branch"] != "both"]
     lines = branch_lines(zip(shown["optimizer"], shown["branch"], strict=True))
-    regimes = regime_styles(shown["regime"].tolist())
+    regimes = list(regime_styles(shown["regime"].tolist()))
     figure, pairs = kit.pairs(
         len(regimes), columns=COLUMNS, heights=HEIGHTS, empty="no probe of layers yet", sharex=True, sharey=True
     )
-    for place, (pair, (name, style)) in enumerate(zip(pairs, regimes.items(), strict=False)):
+    for place, (pair, name) in enumerate(zip(pairs, regimes, strict=False)):
         for axes, role in zip(pair, ROLES, strict=True):
             _panel(axes, shown[(shown["regime"] == name) & (shown["role"] == role)], lines)
             axes.set(ylabel="" if place % COLUMNS else f"{role}\nshare that survives")
-        pair[0].set_title(style.label)
+        pair[0].set_title(name)
         pair[1].set_xlabel("layer")
     kit.legend(figure, {"": [kit.line(**look) for look in lines.values()]})
     alt = alternative("Share of surviving updates against the layer", regimes, "The CSV file next to the figure")

@@ -138,10 +138,9 @@ def make(source: Source) -> Picture:
         kit.say(axes, _ALONE)
         axes.axis("off")
         return Picture(NAME, TITLE, figure, _ALONE, alternative(TITLE, [], "The CSV file next to the figure"), found)
-    regimes = regime_styles(found["regime"])
     looks = {
-        name: {"color": colour, "linestyle": style.dash}
-        for (name, style), colour in zip(regimes.items(), cycle(COLOURS))
+        name: {"color": colour, "linestyle": dash}
+        for (name, dash), colour in zip(regime_styles(found["regime"]).items(), cycle(COLOURS))
     }
     figure, panels = kit.panels(len(PANELS) * len(shapes), columns=len(PANELS), height=HEIGHT)
     for axes, (shape, column) in zip(panels, product(shapes, PANELS), strict=True):
@@ -157,7 +156,7 @@ def make(source: Source) -> Picture:
         )
         if there
     ]
-    entries = [kit.line(style.label, marker="o", **looks[name]) for name, style in regimes.items()]
+    entries = [kit.line(name, marker="o", **look) for name, look in looks.items()]
     kit.legend(figure, {"weights-compute": entries, **({"hollow": marks} if marks else {})})
     alt = alternative(
         "Gap of AdamW to fp32 weights, share of lost updates and best rate against updates",

@@ -57,7 +57,6 @@ class Planned:
         return [here + needs] if needs else []
 
     def code(self, wildcards: Any) -> str:
-        """What identifies the source that it is made with: its module and what that imports."""
         return code_of(self._find(wildcards).module, "mpadam.exhibits.write")
 
     def labels(self, wildcards: Any) -> dict[str, str]:

@@ -46,14 +46,14 @@ def make(source: Source) -> Picture:
     found = sizes(source.looks)
     shown = found[(found["branch"] != "both") & ((found["quantity"] == "octave") | (found["count"] >= FEWEST))]
     lines = branch_lines(zip(shown["optimizer"], shown["branch"], strict=True))
-    regimes = regime_styles(shown["regime"].tolist())
+    regimes = list(regime_styles(shown["regime"].tolist()))
     figure, pairs = kit.pairs(
         len(regimes), columns=COLUMNS, heights=HEIGHTS, room=0.4, empty="no probe of layers yet", sharey="row"
     )
-    for place, ((above, below), (name, style)) in enumerate(zip(pairs, regimes.items(), strict=False)):
+    for place, ((above, below), name) in enumerate(zip(pairs, regimes, strict=False)):
         own, inside = shown[shown["regime"] == name], place % COLUMNS > 0
         _lines(above, own[own["quantity"] == "step_size"], lines)
-        above.set(title=style.label, xlabel="|w|", ylabel="" if inside else "mean |step|", yscale="log")
+        above.set(title=name, xlabel="|w|", ylabel="" if inside else "mean |step|", yscale="log")
         _lines(below, own[own["quantity"] == "octave"], lines)
         below.axvline(-1, color=kit.MUTED, linewidth=1.0, linestyle=kit.DASHED)
         below.set(xlabel="|step| / spacing", ylabel="" if inside else "share of steps")

@@ -51,7 +51,6 @@ def _rows(looks: Looks) -> Iterator[dict[str, Any]]:
 
 
 def _numbers(own: pd.DataFrame, branch: str) -> dict[str, Any]:
-    """Of one optimizer in one regime: all its looks and seeds together."""
     projections = own[own["role"].isin(ROLES)]
     survival = projections[(projections["quantity"] == "survival") & (projections["branch"] == branch)]
     top = largest_bins(projections[projections["quantity"] == "weights"], _LOOK, LARGEST)

@@ -158,7 +158,6 @@ def _normal(p: Tensor, stream: torch.Generator) -> Tensor:
 
 
 def _weights(options: StepTime, dtype: torch.dtype) -> list[nn.Parameter]:
-    """Plain parameters with gradients, for optimizers that are not ours."""
     stream = torch.Generator().manual_seed(0)
     weights = []
     for shape in options.shapes:

@@ -61,7 +61,6 @@ def environment(folder: RunFolder) -> list[tuple[str, str]]:
 
 
 def log_tail(folder: RunFolder) -> str:
-    """The last lines of the log; empty where there is none."""
     return "\n".join(last_lines(folder.log, window=_END)[-LOG_LINES:])
 
 

@@ -46,7 +46,6 @@ class RunRow:
 
     @property
     def anchor(self) -> str:
-        """Of its section on the page."""
         return f"seed{self.key.seed}"
 
     @property
