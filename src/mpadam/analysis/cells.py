@@ -22,6 +22,11 @@ class CellKey:
     optimizer: str
 
     @property
+    def place(self) -> tuple[str, int, str]:
+        """Model, budget, regime."""
+        return self.model, self.budget, self.regime
+
+    @property
     def folder(self) -> str:
         """Where its seeds are, below `runs/`."""
         return f"{self.model}/{self.budget}x/{self.regime}/{self.optimizer}"

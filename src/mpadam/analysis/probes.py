@@ -149,7 +149,7 @@ def _rows(line: dict[str, Any]) -> Iterator[Row]:
             for quantity, value in measures.items():
                 yield quantity, branch, role, "", _float(value), 1
     for state, counts in line["staleness"].items():
-        yield "stale", state, "", "", _share(counts["stale"], counts["due"]), counts["due"]
+        yield "stale", state, "", "", counts["stale"] / counts["due"] if counts["due"] else math.nan, counts["due"]
     for record in line.get("layers", ()):
         yield from _layer(record)
     for role, record in line.get("sizes", {}).items():
@@ -206,10 +206,6 @@ def _sizes(role: str, record: dict[str, Any]) -> Iterator[Row]:
         counts = record[branch]["counts"]
         for octave, count in zip(record[branch]["octaves"], counts, strict=True):
             yield "octave", branch, role, str(octave), count / sum(counts), count
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else math.nan
 
 
 def _float(value: float | None) -> float:

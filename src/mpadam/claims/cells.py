@@ -70,7 +70,7 @@ def grid_of(collected: Collected) -> Grid:
 def slots(metric: Perplexity | Probe | Trend, config: StudyConfig, grid: Grid) -> list[Slot]:
     if isinstance(metric, Trend):
         return list(_trends(metric, config, grid))
-    places = dict.fromkeys((key.model, key.budget, key.regime) for key in grid)
+    places = dict.fromkeys(key.place for key in grid)
     chosen = [place for place in places if _selected(metric.where, config, grid, place)]
     return [
         slot

@@ -6,6 +6,7 @@ r"""`mpadam from-reference`: turn a launch command of the reference implementati
     (a run.yaml names the data's fingerprint, so it needs prepared data; a study does not)
 """
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,6 @@ ARGUMENTS = (
 
 
 def run(args: Namespace) -> int:
-    import sys
-
     from mpadam.reference.command import read_command
     from mpadam.reference.study import translate
     from mpadam.study.load import merge
@@ -46,8 +45,6 @@ def run(args: Namespace) -> int:
 
 
 def _write_run(content: Mapping[str, Any], *, data: Path, run_dir: Path, processes: int) -> None:
-    import sys
-
     from mpadam.reference.run import run_file
     from mpadam.study.spec import write_run_file
 

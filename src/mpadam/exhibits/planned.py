@@ -25,28 +25,25 @@ class Planned:
     paper: StudyConfig
     selections: Callable[[Any], list[str]]
 
-    def of_view(self, view: str) -> list[Exhibit]:
-        """view: "" or "paper/", as Snakemake's wildcard has it."""
-        return self._views[view]
-
     @cached_property
-    def _views(self) -> dict[str, list[Exhibit]]:
+    def views(self) -> dict[str, list[Exhibit]]:
+        """By "" or "paper/", as Snakemake's wildcard has it."""
         return {"": exhibits(self.all, ""), "paper/": exhibits(self.paper, "paper")}
 
     def files(self, wildcards: Any) -> list[str]:
-        found = self.of_view(wildcards.view)
+        found = self.views[wildcards.view]
         return [f"{self.root}/{wildcards.view}{file}" for exhibit in found for file in exhibit.files]
 
     def together(self) -> list[Exhibit]:
-        return [exhibit for exhibit in self.of_view("paper/") if exhibit.needs == BATCH]
+        return [exhibit for exhibit in self.views["paper/"] if exhibit.needs == BATCH]
 
     def diagnostics(self) -> list[str]:
-        found = dict.fromkeys(exhibit.needs for exhibit in self.of_view("paper/"))
+        found = dict.fromkeys(exhibit.needs for exhibit in self.views["paper/"])
         return [kind for kind in KINDS if f"diagnostics/{kind}" in found]
 
     def names(self, folder: str) -> str:
         """A pattern for the names of tables, or figures, that are made one by one."""
-        found = [exhibit for exhibit in self.of_view("paper/") if exhibit.folder == folder and exhibit.needs != BATCH]
+        found = [exhibit for exhibit in self.views["paper/"] if exhibit.folder == folder and exhibit.needs != BATCH]
         return "|".join(re.escape(exhibit.name) for exhibit in found)
 
     def made_of(self, wildcards: Any) -> list[str]:
@@ -70,4 +67,4 @@ class Planned:
         named = dict(wildcards.items())
         folder = "tables" if "table" in named else "figures"
         name = named["table" if folder == "tables" else "figure"]
-        return next(e for e in self.of_view(named["view"]) if (e.folder, e.name) == (folder, name))
+        return next(e for e in self.views[named["view"]] if (e.folder, e.name) == (folder, name))

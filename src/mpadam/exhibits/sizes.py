@@ -58,7 +58,8 @@ def make(source: Source) -> Picture:
         below.axvline(-1, color=kit.MUTED, linewidth=1.0, linestyle=kit.DASHED)
         below.set(xlabel="|step| / spacing", ylabel="" if inside else "share of steps")
         for axes in (above, below):
-            _powers(axes)
+            axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+            axes.xaxis.set_major_formatter(lambda x, _: f"$2^{{{x:.0f}}}$")
             axes.tick_params(labelleft=not inside)
     half = kit.line("half a spacing", color=kit.MUTED, linestyle=kit.DASHED)
     kit.legend(figure, {"": [*(kit.line(**look) for look in lines.values()), half]})
@@ -69,11 +70,6 @@ def make(source: Source) -> Picture:
 def _lines(axes: Axes, rows: pd.DataFrame, lines: BranchLines) -> None:
     """In the middle of each octave."""
     draw_branches(axes, rows.assign(x=rows["exponent"] + 0.5), lines, x="x", y="value", size=3)
-
-
-def _powers(axes: Axes) -> None:
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.xaxis.set_major_formatter(lambda x, _: f"$2^{{{x:.0f}}}$")
 
 
 _CAPTION = (

@@ -29,10 +29,7 @@ CHECKED = {"tables/table2.csv": ("val_ppl_mean", "gain_mean", "sweep_best", "swe
 
 def make(source: Source) -> Table:
     study = source.collected
-    return table2(main_entries(study) if study.paths.view else without_levels(study))
-
-
-def table2(collected: Collected) -> Table:
+    collected = main_entries(study) if study.paths.view else without_levels(study)
     found = cells(collected.runs)
     by_key = {cell.key: cell for cell in found}
     budgets = sorted({cell.key.budget for cell in found})

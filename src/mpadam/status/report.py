@@ -17,7 +17,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -203,15 +203,14 @@ def to_text(status: Status) -> str:
             )
     for state in LISTED:
         lines = [line for line in status.lines if line.state.state == state]
+        width = max((len(line.training.name) for line in lines), default=0)
         if lines:
-            parts += ["", state, *_table(lines)]
+            parts += [
+                "",
+                state,
+                *(f"  {line.training.name:<{width}}  {_details(line.state)}".rstrip() for line in lines),
+            ]
     return "\n".join(parts) + "\n"
-
-
-def _table(lines: Sequence[Line]) -> Iterator[str]:
-    width = max(len(line.training.name) for line in lines)
-    for line in lines:
-        yield f"  {line.training.name:<{width}}  {_details(line.state)}".rstrip()
 
 
 def _details(state: State) -> str:

@@ -83,10 +83,10 @@ def say(axes: Axes, text: str) -> None:
     axes.grid(visible=False)
 
 
-def crosses(axes: Axes, places: Sequence[float], colour: str, *, height: float = 0.97) -> None:
+def crosses(axes: Axes, places: Sequence[float], colour: str) -> None:
     """A cross at the top of the panel for each place whose run diverged."""
     if places:
-        axes.plot(places, [height] * len(places), transform=axes.get_xaxis_transform(), color=colour, **CROSS)
+        axes.plot(places, [0.97] * len(places), transform=axes.get_xaxis_transform(), color=colour, **CROSS)
 
 
 CROSS: dict[str, Any] = {"marker": "x", "linestyle": "none", "markersize": 6}
@@ -133,8 +133,5 @@ def optimizer_lines(styles: Mapping[str, OptimizerStyle], **look: Any) -> list[L
     return [line(style.label, color=style.colour, marker=style.marker, **look) for style in styles.values()]
 
 
-DIVERGED = "a run diverged"
-
-
-def diverged_entry(label: str = DIVERGED) -> list[Line2D]:
+def diverged_entry(label: str = "a run diverged") -> list[Line2D]:
     return [line(label, marker="x", linestyle="none")]
