@@ -134,8 +134,7 @@ def make(source: Source) -> Picture:
     found = lengths(study)
     shapes = list(dict.fromkeys(found["shape"]))
     if not shapes:
-        figure, (axes,) = kit.panels(1, columns=1, height=0.6)
-        kit.say(axes, _ALONE)
+        figure, (axes,) = kit.panels(0, columns=1, height=0.6, empty=_ALONE)
         axes.axis("off")
         return Picture(NAME, TITLE, figure, _ALONE, alternative(TITLE, [], "The CSV file next to the figure"), found)
     looks = {

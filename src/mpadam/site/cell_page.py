@@ -16,7 +16,7 @@ from mpadam.analysis.collect import Collected
 from mpadam.analysis.tunings import Tuning
 from mpadam.presence import is_there
 from mpadam.site.pieces import link
-from mpadam.site.records import environment, first_and_last, flat, log_tail, specification, text_of
+from mpadam.site.records import first_and_last, flat, log_tail, specification, text_of
 from mpadam.site.rows import PAGES, RunRow, Trial, trials
 from mpadam.study.archive import ARCHIVE
 from mpadam.study.grid import selection_key
@@ -118,7 +118,9 @@ def _section(collected: Collected, row: RunRow | Trial, tuning: Tuning, here: Pa
         results=_results(summary),
         curve=_data_uri(folder.plot) if is_there(folder.plot) else "",
         curve_alt=_curve_alt(folder, summary),
-        facets=dict(zip(FACETS, (values, list(flat(spec)), environment(folder)), strict=True)),
+        facets=dict(
+            zip(FACETS, (values, list(flat(spec)), list(flat(read_json(folder.environment) or {}))), strict=True)
+        ),
         log=log_tail(folder),
         files=_files(folder, here, archived=collected.paths.unpacked is not None),
     )

@@ -106,15 +106,9 @@ def _row(run: dict[str, Any], labels: dict[str, str], root: Path) -> RunRow:
         loss=f"{run['val_loss']:.4f}" if done else "",
         steps=f"{run['steps']:,}" if done else "",
         seconds=f"{run['seconds']:,.0f}" if done else "",
-        note=_note(run),
+        note=f"step {run['diverged_step']}: {run['problem']}" if run["status"] == "diverged" else str(run["problem"]),
         hash=run["hash"],
     )
-
-
-def _note(run: dict[str, Any]) -> str:
-    if run["status"] != "diverged":
-        return str(run["problem"])
-    return f"step {run['diverged_step']}: {run['problem']}"
 
 
 def tuning_links(collected: Collected, rows: Sequence[RunRow]) -> dict[tuple[str, ...], str]:
@@ -136,7 +130,7 @@ def trials(collected: Collected, tuning: Tuning) -> tuple[Trial, ...]:
             + ", ".join(f"{name} {text_of(value)}" for name, value in trial["values"].items()),
             status=trial["status"],
             perplexity=f"{trial_perplexity(trial):,.2f}" if trial["status"] == "completed" else "",
-            note=_trial_note(trial, chosen=number == tuning.best),
+            note=_note(trial, chosen=number == tuning.best),
             folder=collected.paths.trial(tuning.key, number),
             hash=str(trial.get("hash", "")),
         )
@@ -144,6 +138,6 @@ def trials(collected: Collected, tuning: Tuning) -> tuple[Trial, ...]:
     )
 
 
-def _trial_note(trial: Mapping[str, Any], *, chosen: bool) -> str:
+def _note(trial: Mapping[str, Any], *, chosen: bool) -> str:
     why = [f"further trial: {trial['why']}"] if "why" in trial else []
     return "; ".join([*(["chosen"] if chosen else []), *why])
