@@ -19,9 +19,8 @@ from mpadam import AdamW, AdditiveTwin, Madam, MPlusAdam
 from mpadam.numerics import Fp8Blocks, NvFp4, round_bf16
 from mpadam.optim.card import Step
 from mpadam.probes.flushed import flushed_by_next_step
-from mpadam.probes.staleness import count_staleness
 from mpadam.probes.survey import role_of, survey
-from mpadam.probes.survival import BINS, bin_of, count_survival, survival_record
+from mpadam.probes.survival import BINS, bin_of, count_staleness, count_survival, survival_record
 
 SHAPE = (5, 40)
 RULES = {

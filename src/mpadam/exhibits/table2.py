@@ -29,7 +29,10 @@ CHECKED = {"tables/table2.csv": ("val_ppl_mean", "gain_mean", "sweep_best", "swe
 
 def make(source: Source) -> Table:
     study = source.collected
-    collected = main_entries(study) if study.paths.view else without_levels(study)
+    return table2(main_entries(study) if study.paths.view else without_levels(study))
+
+
+def table2(collected: Collected) -> Table:
     found = cells(collected.runs)
     by_key = {cell.key: cell for cell in found}
     budgets = sorted({cell.key.budget for cell in found})
