@@ -80,10 +80,15 @@ def _levels(axes: Axes, axis: str, levels: Sequence[Level]) -> None:
     """Levels at equal distances, since some are zero and others infinite; the base's own value is filled."""
     frame = _frame([level.cell for level in levels]).assign(own=[level.is_base for level in levels])
     if frame["mean"].notna().any():
-        drawn = kit.plot(frame, x="at", y="mean").add(so.Path(color=_METHOD.colour, linewidth=1.0))
-        drawn = drawn.add(so.Range(color=_METHOD.colour), ymin="low", ymax="high")
         dot = so.Dot(color=_METHOD.colour, marker=_METHOD.marker, pointsize=6, edgewidth=1)
-        kit.draw(drawn.add(dot, fill="own", legend=False).scale(fill={True: True, False: False}), axes)
+        drawn = (
+            kit.plot(frame, x="at", y="mean")
+            .add(so.Path(color=_METHOD.colour, linewidth=1.0))
+            .add(so.Range(color=_METHOD.colour), ymin="low", ymax="high")
+            .add(dot, fill="own", legend=False)
+            .scale(fill={True: True, False: False})
+        )
+        kit.draw(drawn, axes)
         axes.margins(y=0.15)
         kit.few_ticks(axes, most=5)
     for at, level in enumerate(levels):
@@ -103,9 +108,13 @@ def _forms(axes: Axes, shown: Ablation) -> None:
     frame = _frame([cell for cell in found.values() if cell])
     frame = frame.assign(at=frame["optimizer"].map(list(found).index))
     if frame["mean"].notna().any():
-        drawn = kit.plot(frame, y="at", x="mean", color="optimizer", marker="optimizer").add(so.Dot(), legend=False)
-        drawn = drawn.add(so.Range(), xmin="low", xmax="high", orient="y", legend=False)
-        kit.draw(drawn.scale(**kit.looks(styles)), axes)
+        drawn = (
+            kit.plot(frame, y="at", x="mean", color="optimizer", marker="optimizer")
+            .add(so.Dot(), legend=False)
+            .add(so.Range(), xmin="low", xmax="high", orient="y", legend=False)
+            .scale(**kit.looks(styles))
+        )
+        kit.draw(drawn, axes)
         axes.margins(x=0.1)
     else:
         axes.set_xticks([])

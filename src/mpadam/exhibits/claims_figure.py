@@ -92,12 +92,14 @@ def _draw(axes: Axes, claim: Record, cells: pd.DataFrame, title: str) -> None:
     )
     styles = optimizer_styles(frame["optimizer"])
     if frame["mean"].notna().any():
-        drawn = kit.plot(frame, x="mean", y="at", color="optimizer")
-        drawn = drawn.add(so.Range(linewidth=0.9), xmin="family_low", xmax="family_high", orient="y", legend=False)
-        drawn = drawn.add(so.Range(linewidth=2.6), xmin="low", xmax="high", orient="y", legend=False)
-        dot = so.Dot(pointsize=6, edgewidth=1.2)
-        drawn = drawn.add(dot, marker="optimizer", fill="decided", legend=False)
-        kit.draw(drawn.scale(**kit.looks(styles, fill={True: True, False: False})), axes)
+        drawn = (
+            kit.plot(frame, x="mean", y="at", color="optimizer")
+            .add(so.Range(linewidth=0.9), xmin="family_low", xmax="family_high", orient="y", legend=False)
+            .add(so.Range(linewidth=2.6), xmin="low", xmax="high", orient="y", legend=False)
+            .add(so.Dot(pointsize=6, edgewidth=1.2), marker="optimizer", fill="decided", legend=False)
+            .scale(**kit.looks(styles, fill={True: True, False: False}))
+        )
+        kit.draw(drawn, axes)
     for at, (kind, diverged, optimizer) in enumerate(zip(*(cells[c] for c in _TOLD), strict=True)):
         axes.text(1.01, at, f"{_SIGNS.get(kind, '')}{kind}", transform=axes.get_yaxis_transform(), va="center")
         if diverged:

@@ -72,9 +72,12 @@ def make(source: Source) -> Picture:
 
 
 def _lines(axes: Axes, means: pd.DataFrame, optimizers: dict[str, OptimizerStyle]) -> None:
-    drawn = kit.plot(means, x="progress", y="mean", color="optimizer", marker="optimizer", linestyle="branch")
-    drawn = drawn.add(so.Path(pointsize=3, linewidth=1.2), legend=False)
-    kit.draw(drawn.scale(**kit.looks(optimizers, linestyle={**BRANCHES, "": "-"})), axes)
+    drawn = (
+        kit.plot(means, x="progress", y="mean", color="optimizer", marker="optimizer", linestyle="branch")
+        .add(so.Path(pointsize=3, linewidth=1.2), legend=False)
+        .scale(**kit.looks(optimizers, linestyle={**BRANCHES, "": "-"}))
+    )
+    kit.draw(drawn, axes)
     axes.set(xlim=(0, 1.05), ylim=(-0.08, 1.08), xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
 
 

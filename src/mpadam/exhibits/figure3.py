@@ -33,10 +33,14 @@ def make(source: Source) -> Picture:
     figure, panels = kit.panels(len(tasks), columns=2, height=2.9, sharex=True, sharey=True)
     for number, (task, axes) in enumerate(zip(tasks, panels, strict=True)):
         own = found[found["task"] == task]
-        drawn = kit.plot(own, x="update", y="mean", color="method").add(BAND, ymin="low", ymax="high", legend=False)
-        drawn = drawn.add(so.Dot(pointsize=4.5), data=_marked(own, methods, updates), marker="method", legend=False)
         looks = lines.scales(methods)
-        kit.draw(drawn.scale(color=looks["color"], marker=looks["marker"]), axes)
+        drawn = (
+            kit.plot(own, x="update", y="mean", color="method")
+            .add(BAND, ymin="low", ymax="high", legend=False)
+            .add(so.Dot(pointsize=4.5), data=_marked(own, methods, updates), marker="method", legend=False)
+            .scale(color=looks["color"], marker=looks["marker"])
+        )
+        kit.draw(drawn, axes)
         lines.draw(axes, own, methods, x="update", y="mean")
         axes.set(title=f"({'abcd'[number]}) {task}", xlabel="updates" if number > 1 else "")
         axes.set(yscale="log", ylim=error_limits(found), ylabel="" if number % 2 else "relative error")

@@ -66,12 +66,15 @@ def perplexity_picture(name: str, title: str, shown: Sequence[Panel], *, about: 
 
 def _draw(axes: Axes, panel: Panel, optimizers: Optimizers, regimes: Regimes) -> None:
     frame = _frame(panel)
-    known = bool(frame["mean"].notna().any())
-    if known:
+    if frame["mean"].notna().any():
         path = so.Path(pointsize=5, linewidth=0 if panel.by_regime else 1.3)
-        drawn = kit.plot(frame, x="x", y="mean", color="optimizer", marker="optimizer", linestyle="regime")
-        drawn = drawn.add(path, legend=False).add(so.Range(linestyle="-"), ymin="low", ymax="high", legend=False)
-        kit.draw(drawn.scale(**kit.looks(optimizers, linestyle=dict(regimes))), axes)
+        drawn = (
+            kit.plot(frame, x="x", y="mean", color="optimizer", marker="optimizer", linestyle="regime")
+            .add(path, legend=False)
+            .add(so.Range(linestyle="-"), ymin="low", ymax="high", legend=False)
+            .scale(**kit.looks(optimizers, linestyle=dict(regimes)))
+        )
+        kit.draw(drawn, axes)
         kit.few_ticks(axes)
         axes.margins(y=0.12)
     else:
