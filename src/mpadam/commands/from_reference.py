@@ -6,7 +6,6 @@ r"""`mpadam from-reference`: turn a launch command of the reference implementati
     (a run.yaml names the data's fingerprint, so it needs prepared data; a study does not)
 """
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,9 @@ ARGUMENTS = (
 
 
 def run(args: Namespace) -> int:
+    """Write run.yaml or the study, and say how to go on and what was left out."""
+    import sys
+
     from mpadam.reference.command import read_command
     from mpadam.reference.study import translate
     from mpadam.study.load import merge
@@ -45,6 +47,8 @@ def run(args: Namespace) -> int:
 
 
 def _write_run(content: Mapping[str, Any], *, data: Path, run_dir: Path, processes: int) -> None:
+    import sys
+
     from mpadam.reference.run import run_file
     from mpadam.study.spec import write_run_file
 

@@ -12,7 +12,7 @@ Of anybody's training (`mpadam.UpdateProbe`), samples of each parameter:
 
     update_probe, callback      hooks of the optimizer; the Trainer's callback
     tiles, replay, sampled      which elements, the step of an optimizer of torch in float32, what becomes of it
-    trials, tally, outlets      the same step in other stores, the counts, where records go
+    tally, outlets              the counts, also of the same step in other stores; where records go
     reading                     records of a file, summed, and what they say
 
 Both count by `survival.fate`, `survival.bin_of` and `survival.held_still`. An optimizer of this package hands out the
