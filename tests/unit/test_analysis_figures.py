@@ -17,8 +17,10 @@ from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
+from mpadam.analysis.cells import Cell, CellKey
 from mpadam.analysis.collect import collect
 from mpadam.analysis.style import OPTIMIZERS, REGIMES, optimizer_styles, regime_styles
+from mpadam.exhibits.kit.perplexity import panel_of
 from mpadam.exhibits.kit.pictures import TEXT, WIDTH, Picture, with_numbered_clips, write_picture
 
 BF16 = {"model": "tiny", "regime": "bf16-bf16", "optimizer": "adamw"}
@@ -221,3 +223,10 @@ def test_unknown_names_get_looks_that_nobody_has() -> None:
     regimes = regime_styles(["fp8e4m3-bf16", "bf16-bf16", "nvfp4s-fp8"])
     assert list(regimes) == ["bf16-bf16", "fp8e4m3-bf16", "nvfp4s-fp8"]
     assert len({str(dash) for dash in regimes.values()}) == 3
+
+
+def test_regimes_without_a_look_of_their_own_are_in_the_order_of_the_study() -> None:
+    """Of a set they came in an order that differed from process to process, and with it the bytes of Figure 4."""
+    regimes = [f"mine{number}" for number in range(12)]
+    cells = [Cell(CellKey("tiny", 1, regime, "adamw"), {}, (), (), (), None) for regime in regimes]
+    assert [regime for regime, _ in panel_of("tiny", cells).lines] == regimes

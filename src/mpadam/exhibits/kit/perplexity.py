@@ -28,7 +28,7 @@ class Panel:
     @property
     def lines(self) -> list[tuple[str, str]]:
         """(regime, optimizer) of each line, in the order of legends."""
-        found = {(cell.key.regime, cell.key.optimizer) for cell in self.cells}
+        found = dict.fromkeys((cell.key.regime, cell.key.optimizer) for cell in self.cells)
         regimes, optimizers = regime_styles(r for r, _ in found), optimizer_styles(o for _, o in found)
         return [(regime, optimizer) for regime in regimes for optimizer in optimizers if (regime, optimizer) in found]
 
