@@ -31,8 +31,7 @@ from processes import run
 from report import circumstances
 
 from mpadam.llama import PAPER_SIZES
-from mpadam.measure.step_time import time_subjects
-from mpadam.measure.subjects import TORCH_FUSED, Subject
+from mpadam.measure.step_time import TORCH_FUSED, Subject, time_subjects
 
 ROOT = Path(__file__).parents[1]
 STEPS = (("adamw", "bf16"), ("m-plus-adam", "bf16"), ("m-plus-adam", "fp8"), ("m-plus-adam", "nvfp4s"))

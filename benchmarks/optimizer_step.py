@@ -34,8 +34,7 @@ from report import Line, report
 from torch._inductor.utils import fresh_cache
 
 from mpadam.llama import PAPER_SIZES
-from mpadam.measure.step_time import time_subjects
-from mpadam.measure.subjects import TORCH_FUSED, Subject
+from mpadam.measure.step_time import TORCH_FUSED, Subject, time_subjects
 
 COMPILED = (
     *(("m-plus-adam", masters) for masters in ("bf16", "fp32", "fp8", "nvfp4s", "nvfp4")),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from mpadam.llama import LlamaSize
-from mpadam.measure.subjects import GRADIENT, WEIGHT, Subject
+from mpadam.measure.step_time import GRADIENT, WEIGHT, Subject
 from mpadam.optim.base import LowPrecisionOptimizer
 from mpadam.optim.memory import parameter_bytes
 from mpadam.optim.registry import build_optimizer

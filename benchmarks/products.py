@@ -20,8 +20,7 @@ import torch
 from report import Line, report
 
 from mpadam.machine import native_bf16_products
-from mpadam.measure.step_time import time_subjects
-from mpadam.measure.subjects import Subject
+from mpadam.measure.step_time import Subject, time_subjects
 from mpadam.model.build import build_model
 from mpadam.model.loss import loss_sum
 from mpadam.model.products import bf16_products

@@ -33,8 +33,7 @@ from torch.optim import Optimizer
 
 from mpadam import MPlusAdam
 from mpadam.llama import PAPER_SIZES
-from mpadam.measure.step_time import time_subjects
-from mpadam.measure.subjects import Subject
+from mpadam.measure.step_time import Subject, time_subjects
 from mpadam.model.build import build_model
 from mpadam.model.loss import loss_sum
 from mpadam.optim.groups import parameter_groups

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from gpu.parts import Case, NotHereError, Row, Setting, apart, need
 from mpadam.compiler import compile_problem
-from mpadam.measure.step_time import time_subjects
-from mpadam.measure.subjects import Subject
+from mpadam.measure.step_time import Subject, time_subjects
 from mpadam.optim.base import LowPrecisionOptimizer
 
 STEPS = 3
@@ -44,8 +43,9 @@ def compare(masters: str, setting: Setting) -> list[Row]:
     values, share = _differences(compiled, eager, before)
     subjects = [Subject(name, masters, of.step) for name, of in (("compiled", compiled), ("eager", eager))]
     fast, slow = time_subjects(subjects, warmup=1, rounds=setting.repeats, steps=1, device=setting.device)
-    rate = step_bytes(compiled) / statistics.median(fast.samples) / 1e9
-    values |= {"compiled ms": 1e3 * fast.median, "eager ms": 1e3 * slow.median, "compiled GB/s": rate}
+    fast_seconds, slow_seconds = (statistics.median(timing.samples) for timing in (fast, slow))
+    rate = step_bytes(compiled) / fast_seconds / 1e9
+    values |= {"compiled ms": 1e3 * fast_seconds, "eager ms": 1e3 * slow_seconds, "compiled GB/s": rate}
     largest = values["weights, largest ulp"]
     fault = f"weights are up to {largest:.0f} ulp from those of eager steps" if share > 1 else ""
     return [Row(f"m-plus-adam, {masters}", values, fault)]

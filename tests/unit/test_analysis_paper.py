@@ -21,8 +21,7 @@ from mpadam.analysis.ablations import ablations
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.tunings import trial_perplexity
 from mpadam.exhibits.kit.pictures import Picture, drawing
-from mpadam.exhibits.kit.render import to_text
-from mpadam.exhibits.kit.table import Table
+from mpadam.exhibits.kit.table import Table, to_text
 from mpadam.exhibits.registry import needing
 from mpadam.exhibits.source import source_of
 from mpadam.exhibits.table2 import table2

@@ -21,8 +21,7 @@ from mpadam.analysis.cells import Cell, CellKey, cells
 from mpadam.analysis.collect import collect
 from mpadam.analysis.statistics import estimate
 from mpadam.analysis.texts import gain_text, number_text, perplexity_text
-from mpadam.exhibits.kit.render import to_csv, to_json, to_latex, to_markdown, to_text, write_table
-from mpadam.exhibits.kit.table import Entry, Table
+from mpadam.exhibits.kit.table import Entry, Table, to_csv, to_json, to_latex, to_markdown, to_text, write_table
 from mpadam.exhibits.table2 import table2
 
 ADAMW = CellKey("tiny", 1, "bf16-bf16", "adamw")

@@ -19,8 +19,7 @@ from report import Line, report
 
 from mpadam import MPlusAdam
 from mpadam.llama import PAPER_SIZES
-from mpadam.measure.step_time import time_subjects
-from mpadam.measure.subjects import Subject
+from mpadam.measure.step_time import Subject, time_subjects
 from mpadam.numerics import spacing
 from mpadam.optim.groups import parameter_groups
 

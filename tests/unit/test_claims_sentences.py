@@ -13,8 +13,8 @@ from analysis_fakes import FakeStudy
 from claims_samples import PLACE, gained_study, give, verdicts
 
 from mpadam.analysis.collect import collect
+from mpadam.claims.examine import claims_content
 from mpadam.claims.outcome import costs, how, outcomes
-from mpadam.claims.report import claims_content
 from mpadam.claims.sentences import BEGIN, END, TOLD, between_markers, read_sentences, sentences
 from mpadam.claims.verdicts import VERDICTS
 from mpadam.study.archive import open_study

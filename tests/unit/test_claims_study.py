@@ -15,9 +15,9 @@ from exhibits_made import from_folder
 
 from mpadam.analysis.collect import collect
 from mpadam.claims.cells import related_regime
-from mpadam.claims.report import claims_content, write_claims
+from mpadam.claims.examine import claims_content, write_claims
 from mpadam.cli import main
-from mpadam.exhibits.kit.render import RENDERERS
+from mpadam.exhibits.kit.table import RENDERERS
 from mpadam.study.grid import TuningKey
 
 

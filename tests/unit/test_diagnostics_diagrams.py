@@ -18,7 +18,7 @@ from matplotlib.patches import FancyBboxPatch, Patch
 from matplotlib.transforms import Bbox
 
 from mpadam.cli import main
-from mpadam.diagnostics.dataflow.trace import format_of, partial_sums, trace_step
+from mpadam.diagnostics.dataflow import format_of, partial_sums, trace_step
 from mpadam.exhibits import figure2
 from mpadam.exhibits.dataflow import dataflow_picture
 from mpadam.exhibits.kit.diagram import box, canvas, note

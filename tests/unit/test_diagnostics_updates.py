@@ -14,14 +14,13 @@ import torch
 from exhibits_made import from_folder
 from scipy.stats import norm
 
-from mpadam.diagnostics.capabilities.edges import Edges, find_edges
-from mpadam.diagnostics.capabilities.measure import Capability, measure
-from mpadam.diagnostics.capabilities.produce import produce as produce_capabilities
-from mpadam.diagnostics.capabilities.tidy import tidy
+from mpadam.diagnostics.capabilities import Capability, Edges, find_edges, measure
+from mpadam.diagnostics.capabilities import produce as produce_capabilities
+from mpadam.diagnostics.records import tidy_capabilities
 from mpadam.diagnostics.scene import reference_step, scene, typical
-from mpadam.diagnostics.survival_grid.measure import PARTS, Survival
-from mpadam.diagnostics.survival_grid.measure import measure as measure_survival
-from mpadam.diagnostics.survival_grid.produce import produce as produce_survival
+from mpadam.diagnostics.survival_grid import PARTS, Survival
+from mpadam.diagnostics.survival_grid import measure as measure_survival
+from mpadam.diagnostics.survival_grid import produce as produce_survival
 from mpadam.exhibits import figure1
 from mpadam.numerics.formats import CARDS, get_format
 from mpadam.study.diagnostics import Capabilities, SurvivalGrid
@@ -190,7 +189,7 @@ def test_tables_say_what_was_measured_and_nothing_else(tmp_path):
     (tmp_path / "diagnostics" / "capabilities").mkdir(parents=True)
     (tmp_path / "diagnostics" / "capabilities" / "results.json").write_text(json.dumps(kept))
     first, every = (from_folder(name, tmp_path) for name in ("table1", "table1_write_backs"))
-    assert every.data.equals(tidy(kept["capabilities"]))
+    assert every.data.equals(tidy_capabilities(kept["capabilities"]))
     assert [[entry.text for entry in row] for row in first.rows] == [
         ["bf16", "AdamW", "1", "21", "10", "none", "0.499", "none"],
         ["bf16", "Madam", "> 60", "> 60", "44", "all", "all", ""],

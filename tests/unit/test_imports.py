@@ -98,7 +98,7 @@ def test_no_import_runs_upwards() -> None:
 def test_every_form_of_import_is_seen(statement: str) -> None:
     assert {name.partition(".")[0] for name in imported(statement)} == {"training"}
     assert runs_upwards("study.grid", "training")
-    assert not runs_upwards("status.state", "training")
+    assert not runs_upwards("status.report", "training")
 
 
 def test_rooms_that_snakemake_and_quick_commands_load_need_no_torch() -> None:

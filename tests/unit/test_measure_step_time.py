@@ -13,8 +13,7 @@ from exhibits_made import from_folder
 
 from mpadam.cli import main
 from mpadam.exhibits import runtime_overhead
-from mpadam.measure.step_time import Timing, circumstances, measure_step_time
-from mpadam.measure.subjects import TORCH_FUSED, subjects
+from mpadam.measure.step_time import TORCH_FUSED, Timing, circumstances, measure_step_time, subjects
 from mpadam.study.measure import KINDS, Measure, StepTime, parse_options
 
 QUICK = StepTime(
@@ -42,7 +41,7 @@ def test_a_timed_step_is_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
         built.append(layers)
         return real(layers, *args, **options)
 
-    from mpadam.measure import subjects as module
+    from mpadam.measure import step_time as module
 
     real = module.build_optimizer
     monkeypatch.setattr(module, "build_optimizer", watched)
@@ -66,10 +65,6 @@ def test_threads_of_the_process_are_left_as_they_were() -> None:
     before = torch.get_num_threads()
     measure_step_time(StepTime(optimizers=("adamw",), masters=("bf16",), shapes=((8, 8),), rounds=1, threads=1))
     assert torch.get_num_threads() == before
-
-
-def test_median() -> None:
-    assert Timing("a", "bf16", (1.0, 5.0, 2.0, 4.0, 3.0)).median == 3.0
 
 
 def test_the_table_has_times_ratios_and_circumstances(tmp_path: Path) -> None:

@@ -21,8 +21,7 @@ from mpadam.plan.needs import read_manifest
 from mpadam.plan.observed import finished
 from mpadam.presence import entries, is_there, why_unreadable
 from mpadam.reference.models import model_of
-from mpadam.status.report import read_status, to_text
-from mpadam.status.state import State, read_state
+from mpadam.status.report import State, read_state, read_status, to_text
 from mpadam.stored import sha256
 from mpadam.study.keep import keep
 from mpadam.study.run_folder import RunFolder, data_of, read_json

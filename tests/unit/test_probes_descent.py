@@ -9,7 +9,7 @@ import torch
 from probed_updates import RULES, look, normal, optimizer_of, survey_of
 
 from mpadam import AdamW, MPlusAdam
-from mpadam.probes.staleness import count_staleness
+from mpadam.probes.survival import count_staleness
 
 # --- descent --------------------------------------------------------------------------------------------------
 

@@ -17,8 +17,8 @@ from scipy import stats
 
 from mpadam.analysis.collect import collect
 from mpadam.claims.effects import ALTERNATIVE, FORM, ITSELF, Effects
+from mpadam.claims.examine import claims_content
 from mpadam.claims.outcome import costs, how, outcomes
-from mpadam.claims.report import claims_content
 from mpadam.claims.words import GAIN, writer
 from mpadam.site.abstract import Abstract, abstract
 

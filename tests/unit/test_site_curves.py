@@ -9,7 +9,7 @@ import pytest
 
 from mpadam.site.curves import HEIGHT, LEVELS, POINTS, WINDOW, loss_panels, training_losses
 from mpadam.site.rows import RunRow
-from mpadam.site.templating import environment
+from mpadam.site.write import environment
 from mpadam.study.grid import RunKey
 
 

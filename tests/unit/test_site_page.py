@@ -332,7 +332,7 @@ def test_the_commands_import_nothing_heavy_until_they_run() -> None:
 
 def test_collecting_and_the_page_need_no_torch_and_no_plotting_and_drawing_needs_no_torch() -> None:
     code = (
-        "import sys, mpadam.site.page, mpadam.analysis.collect, mpadam.exhibits.planned;"
+        "import sys, mpadam.site.write, mpadam.analysis.collect, mpadam.exhibits.planned;"
         "found = {'torch', 'transformers', 'matplotlib', 'seaborn'} & set(sys.modules);"
         "import mpadam.exhibits.figure3, mpadam.exhibits.figure4;"
         "print(found | {'torch', 'transformers'} & set(sys.modules))"

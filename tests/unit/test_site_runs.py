@@ -14,10 +14,9 @@ from site_pages import Page, check_links, pages_from
 
 from mpadam.analysis.collect import collect
 from mpadam.cli import main
-from mpadam.site.paper import REPORTED, beside_the_paper
+from mpadam.site.facts import REPORTED, beside_the_paper
 from mpadam.site.records import first_and_last, flat, log_tail, text_of
-from mpadam.site.rows import run_rows
-from mpadam.site.trials import tuning_links
+from mpadam.site.rows import run_rows, tuning_links
 from mpadam.site.write import write_site
 from mpadam.study.archive import open_study
 from mpadam.study.paths import StudyPaths

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mpadam.status.state import State, eta_seconds, read_state
+from mpadam.status.report import State, eta_seconds, read_state
 from mpadam.study.auto import Auto
 from mpadam.study.grid import RunKey
 from mpadam.study.load import load_study

@@ -18,8 +18,8 @@ from mpadam.numerics import get_format, random_bits
 from mpadam.optim.store import StorePlan
 from mpadam.probes.replay import ELEMENTWISE, Replica
 from mpadam.probes.survey import survey
+from mpadam.probes.tally import keep
 from mpadam.probes.tiles import draw_tiles
-from mpadam.probes.trials import keep
 
 BF16 = ml_dtypes.bfloat16
 

@@ -21,7 +21,7 @@ rule claims:
     log:
         f"{LOGS}/{{view}}claims.log",
     params:
-        code=code_of("mpadam.claims.examine", "mpadam.claims.report"),
+        code=code_of("mpadam.claims.examine"),
         view=STUDY.view_name,
     shell:
         "mpadam claims --config {input.study:q} --view={params.view:q} --records-only > {log:q} 2>&1"

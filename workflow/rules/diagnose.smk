@@ -24,7 +24,7 @@ rule diagnose:
         runtime=30,
     params:
         code=lambda wildcards: code_of(
-            f"mpadam.diagnostics.{wildcards.kind.replace('-', '_')}.produce"
+            f"mpadam.diagnostics.{wildcards.kind.replace('-', '_')}"
         ),
         options=lambda wildcards: STUDY.config.diagnostics.text(wildcards.kind),
         out=PAPER,

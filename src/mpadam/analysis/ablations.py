@@ -83,7 +83,9 @@ def _axes(
         changed = changed_values(config, cell.key.optimizer)
         axis = next(iter(changed)) if len(changed) == 1 else axis_of(cell.key.optimizer)
         if axis not in axes:
-            axes[axis] = _base_level(changed, in_force, base)
+            axes[axis] = []
+            if in_force is not None and base is not None:
+                axes[axis].append(_level({name: in_force.get(name) for name in changed}, base, is_base=True))
         axes[axis].append(_level(changed, cell))
     return {axis: tuple(levels if axis == FORM else sorted(levels, key=_rank)) for axis, levels in axes.items()}
 
@@ -112,13 +114,6 @@ def _in_force(collected: Collected, key: TuningKey) -> dict[str, Value] | None:
     return values
 
 
-def _base_level(changed: Mapping[str, Value], in_force: Mapping[str, Value] | None, base: Cell | None) -> list[Level]:
-    """The base's own place on an axis."""
-    if in_force is None or base is None:
-        return []
-    return [_level({name: in_force.get(name) for name in changed}, base, is_base=True)]
-
-
 def _level(values: Mapping[str, Value], cell: Cell, *, is_base: bool = False) -> Level:
     label = ", ".join(number_text(value) if not isinstance(value, str) else value for value in values.values())
     return Level(next(iter(values.values())) if len(values) == 1 else label, label, cell, is_base)
@@ -131,7 +126,6 @@ def _rank(level: Level) -> tuple[float, str]:
 
 
 def levels_frame(found: Sequence[Ablation]) -> pd.DataFrame:
-    """A row per level with its cell's numbers, as tidy data."""
     named = [(axis, level) for ablation in found for axis, levels in ablation.axes.items() for level in levels]
     if not named:
         return pd.DataFrame()

@@ -22,6 +22,11 @@ class CellKey:
     optimizer: str
 
     @property
+    def place(self) -> tuple[str, int, str]:
+        """Model, budget, regime."""
+        return self.model, self.budget, self.regime
+
+    @property
     def folder(self) -> str:
         """Where its seeds are, below `runs/`."""
         return f"{self.model}/{self.budget}x/{self.regime}/{self.optimizer}"
@@ -56,7 +61,6 @@ class Cell:
 
     @property
     def asked(self) -> int:
-        """Runs that the study asks for."""
         return len(self.completed) + len(self.diverged) + len(self.missing) + len(self.refused)
 
 

@@ -69,17 +69,16 @@ class Collected:
     manifest: dict[str, Any] | None
 
     def count(self, status: str) -> int:
-        """Runs of that status."""
         return int((self.runs["status"] == status).sum())
 
     def updates(self, model: str, budget: int) -> int:
-        """Of a run of the model at that budget."""
-        config, given = self.config, self.config.tokenizer.vocab_size or 0
-        return config.models[model].steps(
-            budget,
-            vocab_size=self.manifest["vocab_size"] if self.manifest else given,
-            positions_per_step=config.training.global_batch_size * config.data.sequence_length,
-        )
+        positions = self.config.training.global_batch_size * self.config.data.sequence_length
+        return self.config.models[model].steps(budget, vocab_size=self.vocabulary or 0, positions_per_step=positions)
+
+    @property
+    def vocabulary(self) -> int | None:
+        """Tokens of the study's vocabulary; None where it is not known yet."""
+        return self.manifest["vocab_size"] if self.manifest else self.config.tokenizer.vocab_size
 
     @property
     def unigram_entropy(self) -> float | None:
@@ -164,7 +163,6 @@ def _run_row(
     manifest: dict[str, Any] | None,
     tunings: Mapping[TuningKey, Tuning],
 ) -> dict[str, Any]:
-    """The row of one run."""
     folder = RunFolder(paths.run(key))
     row = {**dict.fromkeys(_ABOUT, ""), **dict.fromkeys((*_RESULTS, "diverged_step", "last_finite_loss")), **vars(key)}
     row |= {"folder": folder.path.relative_to(paths.records).as_posix()}
@@ -244,7 +242,6 @@ def _check_current(
 
 
 def _results(summary: dict[str, Any]) -> dict[str, Any]:
-    """What a checked summary contributes to its row."""
     status = summary.get("status")
     if status == "completed" and _finite(summary.get("val_loss")) and _finite(summary.get("val_ppl")):
         if summary["val_ppl"] < 1 or not math.isclose(math.log(summary["val_ppl"]), summary["val_loss"], abs_tol=1e-6):

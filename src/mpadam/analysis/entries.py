@@ -19,12 +19,10 @@ MAIN = (BASELINE, METHOD)
 
 
 def is_level(entry: str) -> bool:
-    """Whether the entry is a level of an ablation."""
     return "@" in entry
 
 
 def base_of(entry: str) -> str:
-    """The entry that a level changes."""
     return entry.partition("@")[0]
 
 
@@ -34,7 +32,6 @@ def axis_of(entry: str) -> str:
 
 
 def has_write_back(config: StudyConfig, entry: str) -> bool:
-    """Whether its weights are written in another way than rounding to nearest."""
     return config.optimizer_name(entry).write_back != "nearest"
 
 
@@ -58,7 +55,6 @@ def fp32_regime(config: StudyConfig, regime: str) -> str:
 
 
 def with_runs(collected: Collected, keep: Callable[[str, str], bool]) -> Collected:
-    """The study with the runs alone for which `keep(regime, optimizer)` holds."""
     pairs = zip(collected.runs["regime"], collected.runs["optimizer"], strict=True)
     return replace(collected, runs=collected.runs[[keep(*pair) for pair in pairs]])
 

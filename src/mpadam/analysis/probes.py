@@ -53,7 +53,6 @@ class Looks:
     table: pd.DataFrame
 
     def of(self, *quantities: str) -> pd.DataFrame:
-        """The rows of these quantities."""
         rows = self.table[self.table["quantity"].isin(quantities)]
         return rows.astype({column: "str" for column in rows if rows[column].dtype == "category"})
 
@@ -82,7 +81,6 @@ def _empty() -> pd.DataFrame:
 
 
 def _frame(path: Path) -> pd.DataFrame:
-    """The rows of one run, from step on."""
     rows = [(step, *row) for step, row in _rows_of(path)]
     return pd.DataFrame(rows, columns=["step", *_WORDS, "value", "count"]).astype({"value": "float64"})
 
@@ -110,8 +108,19 @@ def in_parts(rows: pd.DataFrame) -> pd.DataFrame:
     return merged.assign(value=value)[["step", *_WORDS, "value", "count"]]
 
 
+def largest_bins(weights: pd.DataFrame, look: list[str], share: float) -> pd.DataFrame:
+    """For each look (its columns `look`) the highest bins of |w| that together hold at least this share of the weights.
+
+    weights: rows of the quantity of that name.  Returns the columns `look` and bin.
+    """
+    held = weights.groupby([*look, "bin"], sort=False)["count"].sum().reset_index()
+    held = held.assign(exponent=pd.to_numeric(held["bin"])).sort_values("exponent", ascending=False, kind="stable")
+    counts = held.groupby(look)["count"]
+    above = counts.cumsum() - held["count"]
+    return held.loc[above < share * counts.transform("sum"), [*look, "bin"]]
+
+
 def _about(folder: Path) -> dict[str, Any]:
-    """What a figure groups by beside the keys of a run."""
     summary = read_json(folder / "summary.json") or {}
     spec, beta2 = summary["spec"], summary["hyperparameters"]["beta2"]
     return {"steps": spec["training"]["steps"], "beta2": beta2, "state_dtype": spec["optimizer"]["state_dtype"]}
@@ -130,7 +139,6 @@ def _rows_of(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _rows(line: dict[str, Any]) -> Iterator[Row]:
-    """A line of probes.jsonl as rows."""
     yield from _losses(line["loss"], moved=_moved(line))
     for role, record in line["survival"].items():
         yield from _survival(role, record)
@@ -141,7 +149,7 @@ def _rows(line: dict[str, Any]) -> Iterator[Row]:
             for quantity, value in measures.items():
                 yield quantity, branch, role, "", _float(value), 1
     for state, counts in line["staleness"].items():
-        yield "stale", state, "", "", _share(counts["stale"], counts["due"]), counts["due"]
+        yield "stale", state, "", "", counts["stale"] / counts["due"] if counts["due"] else math.nan, counts["due"]
     for record in line.get("layers", ()):
         yield from _layer(record)
     for role, record in line.get("sizes", {}).items():
@@ -198,10 +206,6 @@ def _sizes(role: str, record: dict[str, Any]) -> Iterator[Row]:
         counts = record[branch]["counts"]
         for octave, count in zip(record[branch]["octaves"], counts, strict=True):
             yield "octave", branch, role, str(octave), count / sum(counts), count
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else math.nan
 
 
 def _float(value: float | None) -> float:

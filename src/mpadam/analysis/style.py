@@ -5,15 +5,17 @@ lines stay apart in print, in grey, and for everybody. What is not listed keeps 
 look, in the order in which the study declares it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import cycle, product
+from typing import TypeVar
 
 BLACK, GREY = "#000000", "#777777"
 BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
 VERMILLION, ORANGE, PURPLE = "#D55E00", "#E69F00", "#CC79A7"
 
 Dash = str | tuple[float, tuple[float, ...]]
+Look = TypeVar("Look")
 
 COLOURS = (GREEN, PURPLE, ORANGE, SKY, BLACK, BLUE, VERMILLION, GREY)
 _SPARE_DASHES: tuple[Dash, ...] = ((0, (2, 2)), (0, (5, 1)), (0, (2, 1, 1, 1)), (0, (9, 3)))
@@ -24,12 +26,6 @@ class OptimizerStyle:
     label: str
     colour: str
     marker: str
-
-
-@dataclass(frozen=True)
-class RegimeStyle:
-    label: str
-    dash: Dash
 
 
 #: in the order of legends and tables
@@ -50,20 +46,20 @@ OPTIMIZERS = {
     "m-plus-adam-apollo-e": OptimizerStyle("M+Adam, Apollo-E", GREEN, "*"),
     "additive-twin": OptimizerStyle("Additive twin", GREY, "X"),
 }
-#: weights-compute; the reference with fp32 masters first
-REGIMES = {
-    "fp32-bf16": RegimeStyle("fp32-bf16", (0, (1, 1.5))),
-    "fp32-fp8": RegimeStyle("fp32-fp8", (0, (1, 3))),
-    "bf16-bf16": RegimeStyle("bf16-bf16", "-"),
-    "bf16-fp8": RegimeStyle("bf16-fp8", (0, (6, 2))),
-    "fp8-bf16": RegimeStyle("fp8-bf16", (0, (4, 1.5, 1, 1.5))),
-    "fp8-fp8": RegimeStyle("fp8-fp8", (0, (8, 2, 1, 2))),
-    "fp8e4m3-bf16": RegimeStyle("fp8e4m3-bf16", (0, (4, 1.5, 1, 1.5, 1, 1.5))),
-    "fp8e4m3-fp8": RegimeStyle("fp8e4m3-fp8", (0, (8, 2, 1, 2, 1, 2))),
-    "nvfp4-bf16": RegimeStyle("nvfp4-bf16", (0, (3, 1, 1, 1, 1, 1))),
-    "nvfp4-fp8": RegimeStyle("nvfp4-fp8", (0, (6, 1, 1, 1, 1, 1))),
-    "nvfp4s-bf16": RegimeStyle("nvfp4s-bf16", (0, (3, 1, 1, 1))),
-    "nvfp4s-fp8": RegimeStyle("nvfp4s-fp8", (0, (6, 1, 1, 1))),
+#: weights-compute -> dash; the reference with fp32 masters first
+REGIMES: dict[str, Dash] = {
+    "fp32-bf16": (0, (1, 1.5)),
+    "fp32-fp8": (0, (1, 3)),
+    "bf16-bf16": "-",
+    "bf16-fp8": (0, (6, 2)),
+    "fp8-bf16": (0, (4, 1.5, 1, 1.5)),
+    "fp8-fp8": (0, (8, 2, 1, 2)),
+    "fp8e4m3-bf16": (0, (4, 1.5, 1, 1.5, 1, 1.5)),
+    "fp8e4m3-fp8": (0, (8, 2, 1, 2, 1, 2)),
+    "nvfp4-bf16": (0, (3, 1, 1, 1, 1, 1)),
+    "nvfp4-fp8": (0, (6, 1, 1, 1, 1, 1)),
+    "nvfp4s-bf16": (0, (3, 1, 1, 1)),
+    "nvfp4s-fp8": (0, (6, 1, 1, 1)),
 }
 #: of hyper-parameters, on axes: the paper's symbols
 SYMBOLS = {
@@ -83,23 +79,24 @@ SYMBOLS = {
 
 def optimizer_styles(entries: Iterable[str]) -> dict[str, OptimizerStyle]:
     """Looks of these entries, in the order to show them."""
-    wanted = list(dict.fromkeys(entries))
-    styles = {name: style for name, style in OPTIMIZERS.items() if name in wanted}
     taken = {(style.marker, style.colour) for style in OPTIMIZERS.values()}
     spare = cycle(look for look in product("dH8o^sDvp", COLOURS) if look not in taken)
-    for name in wanted:
-        if name not in styles:
-            marker, colour = next(spare)
-            styles[name] = OptimizerStyle(name, colour, marker)
-    return styles
+
+    def new(name: str) -> OptimizerStyle:
+        marker, colour = next(spare)
+        return OptimizerStyle(name, colour, marker)
+
+    return _in_order(entries, OPTIMIZERS, new)
 
 
-def regime_styles(regimes: Iterable[str]) -> dict[str, RegimeStyle]:
-    """Looks of these regimes, in the order to show them."""
-    wanted = list(dict.fromkeys(regimes))
-    styles = {name: style for name, style in REGIMES.items() if name in wanted}
+def regime_styles(regimes: Iterable[str]) -> dict[str, Dash]:
+    """Dashes of these regimes, in the order to show them."""
     spare = cycle(_SPARE_DASHES)
-    for name in wanted:
-        if name not in styles:
-            styles[name] = RegimeStyle(name, next(spare))
-    return styles
+    return _in_order(regimes, REGIMES, lambda _: next(spare))
+
+
+def _in_order(names: Iterable[str], known: Mapping[str, Look], new: Callable[[str], Look]) -> dict[str, Look]:
+    """Known names in their own order, then the others in that of `names`."""
+    wanted = list(dict.fromkeys(names))
+    looks = {name: look for name, look in known.items() if name in wanted}
+    return looks | {name: new(name) for name in wanted if name not in looks}

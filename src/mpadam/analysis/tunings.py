@@ -50,7 +50,6 @@ class Tuning:
 
     @property
     def sweep(self) -> Sweep | None:
-        """What the trials reached; None where there are none."""
         if not self.trials:
             return None
         perplexities = [trial_perplexity(trial) for trial in self.trials]

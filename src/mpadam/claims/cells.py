@@ -48,12 +48,10 @@ class Slot:
 
     @property
     def keys(self) -> tuple[CellKey, ...]:
-        """Every cell of runs that it needs, once."""
         return tuple(dict.fromkeys(source.cell for source in self.sources))
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Every number that it needs, once."""
         return tuple(dict.fromkeys(source for source, _ in (*self.terms, *self.premise)))
 
 
@@ -62,7 +60,6 @@ Place = tuple[str, int, str]  # model, budget, regime
 
 
 def grid_of(collected: Collected) -> Grid:
-    """Cells that the study asks for, and their seeds."""
     seeds: dict[CellKey, set[int]] = {}
     columns = ["model", "budget", "regime", "optimizer", "seed"]
     for model, budget, regime, optimizer, seed in collected.runs[columns].itertuples(index=False):
@@ -71,10 +68,9 @@ def grid_of(collected: Collected) -> Grid:
 
 
 def slots(metric: Perplexity | Probe | Trend, config: StudyConfig, grid: Grid) -> list[Slot]:
-    """The cells of a claim in the order of the grid, one contrast after another."""
     if isinstance(metric, Trend):
         return list(_trends(metric, config, grid))
-    places = dict.fromkeys((key.model, key.budget, key.regime) for key in grid)
+    places = dict.fromkeys(key.place for key in grid)
     chosen = [place for place in places if _selected(metric.where, config, grid, place)]
     return [
         slot

@@ -57,7 +57,6 @@ FAMILIES = {"fp8": ("fp8", "fp8e4m3"), "nvfp4": ("nvfp4", "nvfp4s")}
 
 
 def family(masters: str) -> tuple[str, ...]:
-    """The formats of that name."""
     return FAMILIES.get(masters, (masters,))
 
 
@@ -208,14 +207,10 @@ class Claim(Section):
         return self.unit if self.unit is not None else UNITS[self.metric.kind]
 
     @model_validator(mode="after")
-    def _two_sided_thresholds_are_positive(self) -> Claim:
+    def _threshold_fits(self) -> Claim:
+        """Two-sided thresholds are positive. Whether the loss fell is counted, one optimizer at a time."""
         if self.direction in ("within", "outside") and self.threshold <= 0:
             raise ValueError(f"claim {self.id}: threshold {self.threshold}: {self.direction} needs one above 0")
-        return self
-
-    @model_validator(mode="after")
-    def _shares_are_held_against_a_share(self) -> Claim:
-        """Whether the loss fell is counted, one optimizer at a time."""
         if isinstance(self.metric, Probe) and self.metric.quantity == "loss_fell":
             single = all(len(c.terms) == 1 and c.terms[0].weight == 1 for c in self.metric.contrasts)
             if not single or self.direction not in ("above", "below") or not 0 < self.threshold < 1:
@@ -248,8 +243,6 @@ class ClaimsFile(Section):
 
 @dataclass(frozen=True)
 class Claims:
-    """The claims and the SHA-256 of the file that they stand in."""
-
     alpha: float
     claims: tuple[Claim, ...]
     sha256: str

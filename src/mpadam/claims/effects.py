@@ -42,8 +42,6 @@ class Effect:
 
 @dataclass(frozen=True)
 class Effects:
-    """The comparisons of a study, in the order of its models and budgets and in that of regimes."""
-
     collected: Collected
 
     @cached_property
@@ -79,7 +77,7 @@ class Effects:
     def places(self) -> list[Place]:
         """Those with AdamW and without a shadow, which is a hidden copy of the weights."""
         regimes = self.collected.config.regimes
-        found = [(k.model, k.budget, k.regime) for k in self._grid if k.optimizer == BASELINE]
+        found = [k.place for k in self._grid if k.optimizer == BASELINE]
         found = [place for place in dict.fromkeys(found) if regimes[place[2]].shadow == "none"]
         scales, order = list(dict.fromkeys(place[:2] for place in found)), list(regime_styles(p[2] for p in found))
         return sorted(found, key=lambda place: (scales.index(place[:2]), order.index(place[2])))
@@ -99,7 +97,7 @@ class Effects:
         return Effect(kind, best, gains[best], len(entries), over)
 
     def _candidates(self, kind: str, place: Place) -> list[str]:
-        found = [k.optimizer for k in self._grid if (k.model, k.budget, k.regime) == place]
+        found = [k.optimizer for k in self._grid if k.place == place]
         return [entry for entry in found if self._kind(entry, place[2]) == kind]
 
     def _kind(self, entry: str, regime: str) -> str:
@@ -113,10 +111,9 @@ class Effects:
         return self.collected.config.regimes[regime].masters == "fp32"
 
     def _compared(self, than: CellKey, better: CellKey, family: int) -> ClaimCell:
-        """ln(perplexity) of one less that of the other, by seed."""
         terms = ((Source(than), 1.0), (Source(better), -1.0))
         seeds = tuple(sorted(self._grid[than] & self._grid[better]))
-        slot = Slot(f"{better.optimizer} over {than.optimizer}", *_place(than), terms, "", (), seeds)
+        slot = Slot(f"{better.optimizer} over {than.optimizer}", *than.place, terms, "", (), seeds)
         found = sample(slot, self._numbers, learned_nothing(self.collected) or 0.0)
         found = with_rates(replace(found, family_size=family), slot, self.collected)
         if found.n < 2 or found.diverged:
@@ -131,10 +128,6 @@ class Effects:
     @cached_property
     def _numbers(self) -> Numbers:
         return perplexities(self.collected)
-
-
-def _place(key: CellKey) -> Place:
-    return key.model, key.budget, key.regime
 
 
 def sides(found: Sequence[ClaimCell]) -> dict[str, list[ClaimCell]]:

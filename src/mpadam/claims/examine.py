@@ -1,31 +1,33 @@
-"""From a study to the verdicts on all claims.
+"""From a study to the verdicts on all claims, and these as a record: claims.json with every number, of which tables,
+figures and the page are made.
 
 examine(collect(config, paths), load_claims(), diagnostics=paths.output / "diagnostics")
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.probes import Looks, read_looks
+from mpadam.atomic import write_json
 from mpadam.claims.cells import Grid, grid_of, slots
-from mpadam.claims.data import Claim, Claims, Exact, Fit, Perplexity, Probe, Rates, Trend, optimizers_of
-from mpadam.claims.measured import MEASUREMENTS, absent, fit_samples
-from mpadam.claims.probes import counted, probe_numbers
-from mpadam.claims.rates import with_rates
-from mpadam.claims.reported import learned_nothing, reported_for
-from mpadam.claims.samples import ClaimCell, Numbers, perplexities, sample
+from mpadam.claims.data import Claim, Claims, Exact, Fit, Metric, Perplexity, Probe, Rates, Trend, optimizers_of
+from mpadam.claims.measured import absent, fit_samples, measured
+from mpadam.claims.rates import width_samples, with_rates
+from mpadam.claims.reported import below_paper_scale, learned_nothing, reported_for
+from mpadam.claims.samples import ClaimCell, Numbers, counted, perplexities, probe_numbers, sample
+from mpadam.claims.statistics import Flips
 from mpadam.claims.verdicts import CONTRADICTED, SUPPORTED, Judged, judge
-from mpadam.claims.widths import width_samples
 from mpadam.optim.names import parse_optimizer_name
 from mpadam.study.config import TuningConfig
+
+FILE = "claims.json"
 
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Every claim with its verdict, and how they came about."""
-
     claims: Claims
     judged: tuple[Judged, ...]
     pooled: bool
@@ -41,8 +43,7 @@ def examine(collected: Collected, claims: Claims, *, diagnostics: Path, pooled: 
     study = _Study(collected, diagnostics, grid_of(collected), perplexities(collected), read_looks(collected))
     judged: dict[str, Judged] = {}
     for claim in sorted(wanted, key=lambda claim: bool(getattr(claim.metric, "of", ()))):
-        found = _SAMPLES[type(claim.metric)](claim, study, judged)
-        judged[claim.id] = judge(claim, found, alpha=claims.alpha, pooled=pooled)
+        judged[claim.id] = judge(claim, _samples(claim.metric, study, judged), alpha=claims.alpha, pooled=pooled)
     return Verdicts(claims, tuple(judged[claim.id] for claim in wanted), pooled)
 
 
@@ -75,50 +76,43 @@ class _Study:
     looks: Looks
 
 
-Judgements = Mapping[str, Judged]
+def _samples(metric: Metric, study: _Study, judged: Mapping[str, Judged]) -> list[ClaimCell]:
+    """judged: the claims before it."""
+    match metric:
+        case Perplexity() | Trend():
+            return _of_runs(metric, study)
+        case Probe():
+            return _of_probes(metric, study)
+        case Fit():
+            return fit_samples(metric, study.diagnostics)
+        case Rates():
+            return width_samples(metric, study.collected)
+        case Exact(measurement="sweep_agreement"):
+            return sweep_agreement([judged[name] for name in metric.of], study.collected.config.tuning)
+    return measured(metric.measurement, study.diagnostics)
 
 
-def _of_runs(claim: Claim, study: _Study, _: Judgements) -> list[ClaimCell]:
-    """Contrasts of ln(perplexity)."""
-    assert isinstance(claim.metric, Perplexity | Trend)
+def _of_runs(metric: Perplexity | Trend, study: _Study) -> list[ClaimCell]:
     found = []
-    for slot in slots(claim.metric, study.collected.config, study.grid):
+    for slot in slots(metric, study.collected.config, study.grid):
         one = sample(slot, study.numbers, learned_nothing(study.collected))
         one = with_rates(one, slot, study.collected)
         found.append(replace(one, reported=reported_for(slot, study.collected)))
     return found
 
 
-def _of_probes(claim: Claim, study: _Study, _: Judgements) -> list[ClaimCell]:
+def _of_probes(metric: Probe, study: _Study) -> list[ClaimCell]:
     """Quantities noted along training; nothing to show where no run has looked."""
-    assert isinstance(claim.metric, Probe)
-    numbers = probe_numbers(claim.metric, study.looks, study.collected)
+    numbers = probe_numbers(metric, study.looks, study.collected)
     if not numbers:
         return []
     found = []
-    for slot in slots(claim.metric, study.collected.config, study.grid):
+    for slot in slots(metric, study.collected.config, study.grid):
         one = sample(slot, numbers, None)
         if len({key.optimizer for key in slot.keys}) > 1:  # each at rates of its own
             one = with_rates(one, slot, study.collected)
-        found.append(replace(one, counted=counted(claim.metric, one, study.looks)) if one.values else one)
+        found.append(replace(one, counted=counted(metric, one, study.looks)) if one.values else one)
     return found
-
-
-def _of_matrices(claim: Claim, study: _Study, _: Judgements) -> list[ClaimCell]:
-    assert isinstance(claim.metric, Fit)
-    return fit_samples(claim.metric, study.diagnostics)
-
-
-def _of_trials(claim: Claim, study: _Study, _: Judgements) -> list[ClaimCell]:
-    assert isinstance(claim.metric, Rates)
-    return width_samples(claim.metric, study.collected)
-
-
-def _without_chance(claim: Claim, study: _Study, judged: Judgements) -> list[ClaimCell]:
-    assert isinstance(claim.metric, Exact)
-    if claim.metric.measurement == "sweep_agreement":
-        return sweep_agreement([judged[name] for name in claim.metric.of], study.collected.config.tuning)
-    return MEASUREMENTS[claim.metric.measurement](study.diagnostics)
 
 
 def sweep_agreement(others: Sequence[Judged], tuning: TuningConfig) -> list[ClaimCell]:
@@ -138,11 +132,91 @@ def sweep_agreement(others: Sequence[Judged], tuning: TuningConfig) -> list[Clai
     return found or [absent("best trials against seeds", "cells that the seeds decide")]
 
 
-_SAMPLES: Mapping[type, Callable[[Claim, _Study, Judgements], Sequence[ClaimCell]]] = {
-    Perplexity: _of_runs,
-    Trend: _of_runs,
-    Probe: _of_probes,
-    Fit: _of_matrices,
-    Rates: _of_trials,
-    Exact: _without_chance,
-}
+# --- the record -------------------------------------------------------------------------------------------------------
+
+
+def write_claims(verdicts: Verdicts, collected: Collected) -> Path:
+    path = collected.paths.output / FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, claims_content(verdicts, collected))
+    return path
+
+
+def claims_content(verdicts: Verdicts, collected: Collected) -> dict[str, Any]:
+    """All claims with all of their cells; a number that does not exist is null."""
+    return {
+        "study": collected.config.study,
+        "claims_sha256": verdicts.claims.sha256,
+        "runs_digest": collected.digest,
+        "alpha": verdicts.claims.alpha,
+        "pooled": verdicts.pooled,
+        "directions_only": below_paper_scale(collected),
+        "claims": [_claim(judged) for judged in verdicts.judged],
+    }
+
+
+def _claim(judged: Judged) -> dict[str, Any]:
+    claim = judged.claim
+    words = ("id", "title", "statement", "source", "grade", "direction", "threshold", "holds", "family")
+    return {
+        **{name: getattr(claim, name) for name in (*words, "falsified_by", "note")},
+        "unit": claim.measured_in,
+        "verdict": judged.verdict,
+        "reason": judged.reason,
+        "seeds_needed": judged.seeds_needed,
+        "cells": [_cell(cell) for cell in judged.cells],
+    }
+
+
+def _cell(cell: ClaimCell) -> dict[str, Any]:
+    return {
+        "contrast": cell.contrast,
+        "where": cell.where,
+        **{name: getattr(cell, name) for name in ("model", "budget", "regime")},
+        "verdict": cell.verdict,
+        "reason": cell.reason,
+        "seeds_needed": cell.seeds_needed,
+        "exact": cell.exact,
+        "n": cell.n,
+        "seeds": list(cell.values),
+        "missing": list(cell.missing),
+        "diverged": {str(seed): list(entries) for seed, entries in cell.diverged.items()},
+        "values": list(cell.values.values()),
+        "mean": cell.mean,
+        "sd": cell.spread.sd if cell.spread else None,
+        "df": cell.spread.df if cell.spread else None,
+        "interval_95": cell.interval,
+        "interval_family": cell.family_interval,
+        "family_size": cell.family_size,
+        "p": cell.p,
+        "p_holm": cell.p_holm,
+        "p_sign_flip": cell.p_flip,
+        "p_sign_flip_least": Flips(tuple(cell.values.values())).least if cell.p_flip is not None else None,
+        "untestable": list(cell.untestable),
+        "premise": _premise(cell),
+        "parts": cell.parts,
+        "sweep": vars(cell.sweep) if cell.sweep else None,
+        "paper": _paper(cell),
+        "edges": list(cell.edges),
+        "flags": list(cell.flags),
+        "cell": cell.cell.folder if cell.cell else "",
+        "runs": list(cell.runs),
+    }
+
+
+def _premise(cell: ClaimCell) -> dict[str, Any] | None:
+    found = cell.premise_spread
+    return {"needs": cell.needs, "mean": found.mean, "interval_95": found.interval(0.95)} if found else None
+
+
+def _paper(cell: ClaimCell) -> dict[str, Any] | None:
+    found = cell.reported
+    if found is None:
+        return None
+    return {**vars(found), "difference": None if cell.mean is None else cell.mean - found.value}
+
+
+def summary_lines(verdicts: Verdicts) -> list[str]:
+    width = max(len(judged.claim.id) for judged in verdicts.judged)
+    lines = [f"{j.claim.id:{width}}  {j.verdict:17}  {j.claim.title} ({j.reason})" for j in verdicts.judged]
+    return [*lines, f"SHA-256 of the claims: {verdicts.claims.sha256}"]

@@ -30,8 +30,7 @@ def fit_samples(metric: Fit, folder: Path) -> list[ClaimCell]:
     with _written_by_diagnose(path.parent):
         kept = json.loads(path.read_text(encoding="utf-8"))["choices"]
         choices = {(c["method"], c["rates"]): c["tasks"] for c in kept}
-        flat = _flat_sweeps(path.parent / "sweeps.csv")
-        return [_fit_sample(one, choices, flat) for one in metric.comparisons]
+        return [_fit_sample(one, choices, _flat_sweeps(path.parent / "sweeps.csv")) for one in metric.comparisons]
 
 
 @contextmanager
@@ -65,7 +64,6 @@ def _fit_sample(one: FitComparison, choices: dict[tuple[str, str], Any], flat: s
 
 
 def _fit_name(one: FitComparison) -> str:
-    """`M+Adam, one rate for all, over AdamW or Madam, best rate`."""
     return f"{_fitted_name([one.better])} over {_fitted_name(one.than)}"
 
 
@@ -77,8 +75,7 @@ def _fitted_name(fitted: Sequence[Fitted]) -> str:
 
 def _flat_sweeps(path: Path) -> set[tuple[str, str]]:
     """(task, method) whose error is the same at every rate: an edge of such a range hides nothing."""
-    frame = pd.read_csv(path)
-    spans = frame.groupby(["task", "method"])["error"].agg(["min", "max"])
+    spans = pd.read_csv(path).groupby(["task", "method"])["error"].agg(["min", "max"])
     flat = spans[spans["max"] <= spans["min"] * (1 + 1e-6)]
     return {(str(task), str(method)) for task, method in flat.index}
 
@@ -97,16 +94,8 @@ _TICKS = (
 )
 
 
-def capabilities(folder: Path) -> list[ClaimCell]:
-    """The share of Table 1's ticks that were measured, by format; nearest rounding."""
-    path = folder / "capabilities" / "capabilities.csv"
-    if not is_there(path):
-        return [absent("ticks of Table 1", "every format")]
-    with _written_by_diagnose(path.parent):
-        return list(_ticks(pd.read_csv(path)))
-
-
 def _ticks(frame: pd.DataFrame) -> Iterator[ClaimCell]:
+    """The share of Table 1's ticks that were measured, by format; nearest rounding."""
     for fmt, rows in frame[frame["write_back"] == "nearest"].groupby("format", sort=False):
         found = {str(row["optimizer"]): row for row in rows.to_dict("records")}
         if all(optimizer in found for optimizer, *_ in _TICKS):
@@ -127,16 +116,8 @@ def _ticked(row: dict[Any, Any], column: str, empty: bool) -> bool:
 _UNCLIPPED = 0.0107
 
 
-def growth(folder: Path) -> list[ClaimCell]:
-    """How the multiplicative step grows with |w|: slope of ln(step) over ln|w|, 0 not at all, 1 in proportion."""
-    path = folder / "survival-grid" / "survival.csv"
-    if not is_there(path):
-        return [absent("M+Adam's multiplicative step", "|w| above 0.01")]
-    with _written_by_diagnose(path.parent):
-        return list(_slopes(pd.read_csv(path)))
-
-
 def _slopes(frame: pd.DataFrame) -> Iterator[ClaimCell]:
+    """How the multiplicative step grows with |w|: slope of ln(step) over ln|w|, 0 not at all, 1 in proportion."""
     frame = frame[(frame["optimizer"] == "m-plus-adam") & (frame["part"] == "multiplicative")]
     for fmt, rows in frame[frame["magnitude"] >= _UNCLIPPED].groupby("format", sort=False):
         moved = rows[rows["mean_step"] > 0]
@@ -147,9 +128,22 @@ def _slopes(frame: pd.DataFrame) -> Iterator[ClaimCell]:
         yield ClaimCell("M+Adam's multiplicative step", f"{fmt}, |w| above 0.01", {0: slope}, (0,), exact=True)
 
 
-MEASUREMENTS: dict[str, Callable[[Path], list[ClaimCell]]] = {"capabilities": capabilities, "growth": growth}
+#: measurement -> file of the diagnostics, the cells that it gives, contrast and place where the file is not there
+_MEASUREMENTS: dict[str, tuple[str, Callable[[pd.DataFrame], Iterator[ClaimCell]], str, str]] = {
+    "capabilities": ("capabilities/capabilities.csv", _ticks, "ticks of Table 1", "every format"),
+    "growth": ("survival-grid/survival.csv", _slopes, "M+Adam's multiplicative step", "|w| above 0.01"),
+}
+
+
+def measured(measurement: str, folder: Path) -> list[ClaimCell]:
+    """folder: of the diagnostics. Raises ValueError where the file is not what a diagnostic writes."""
+    name, cells, contrast, where = _MEASUREMENTS[measurement]
+    path = folder / name
+    if not is_there(path):
+        return [absent(contrast, where)]
+    with _written_by_diagnose(path.parent):
+        return list(cells(pd.read_csv(path)))
 
 
 def absent(contrast: str, where: str) -> ClaimCell:
-    """A measurement that was not made."""
     return ClaimCell(contrast, where, {}, ())

@@ -40,7 +40,6 @@ def costs(content: Record) -> Costs:
 
 
 def outcomes(claim: Record, known: Costs) -> list[Outcome]:
-    """Of its cells, in their order. known: of `costs`."""
     return [Outcome(kind(claim, cell, known), *effects(claim, cell), why(claim, cell)) for cell in claim["cells"]]
 
 
@@ -68,12 +67,12 @@ def how(claim: Record, kinds: Sequence[str]) -> str:
     first = first if first in counts else max(counts, key=lambda one: (counts[one], -KINDS.index(one)))
     n, size = counts[first], len(kinds)
     told = [f"{first} in " + (f"{n} of {size} cells" if n < size else f"all {size} cells" if n > 1 else "its one cell")]
-    told += [_further(one, counts[one]) for one in KINDS if one != first and counts[one]]
+    told += [
+        f"{one} in {counts[one]}" if one in (HOLDS, FAILS, IDLE, EDGE) else f"{counts[one]} {one}"
+        for one in KINDS
+        if one != first and counts[one]
+    ]
     return "; ".join(told)
-
-
-def _further(one: str, count: int) -> str:
-    return f"{one} in {count}" if one in (HOLDS, FAILS, IDLE, EDGE) else f"{count} {one}"
 
 
 def effects(claim: Record, cell: Record) -> tuple[str, str]:

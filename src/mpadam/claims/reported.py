@@ -23,8 +23,6 @@ _TOLERANCE = 0.1  # of a size: vocabularies differ
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the paper: validation perplexities of both optimizers."""
-
     model: str
     regime: str
     adamw: float
@@ -33,7 +31,6 @@ class Line:
 
     @property
     def gain(self) -> float:
-        """Relative reduction of perplexity."""
         return 1 - self.m_plus_adam / self.adamw
 
 
@@ -44,14 +41,9 @@ REPORTED = (
 )
 
 
-def vocabulary(collected: Collected) -> int | None:
-    """Tokens of the study's vocabulary; None where it is not known yet."""
-    return collected.manifest["vocab_size"] if collected.manifest else collected.config.tokenizer.vocab_size
-
-
 def same_model(collected: Collected, name: str) -> bool:
     """Whether the study has the paper's model of that name, to a tenth of its size."""
-    config, size = collected.config, vocabulary(collected)
+    config, size = collected.config, collected.vocabulary
     if name not in config.models or size is None or name not in PARAMETERS:
         return False
     return abs(config.models[name].parameters(size) / PARAMETERS[name] - 1) < _TOLERANCE
@@ -59,7 +51,7 @@ def same_model(collected: Collected, name: str) -> bool:
 
 def below_paper_scale(collected: Collected) -> bool:
     """Whether every model of the study is smaller than the paper's smallest, by more than a tenth of its size."""
-    size = vocabulary(collected)
+    size = collected.vocabulary
     models = [collected.config.models[name] for name in collected.runs["model"].unique()]
     return size is not None and all(model.parameters(size) < (1 - _TOLERANCE) * PAPER_SCALE for model in models)
 
@@ -79,5 +71,5 @@ def reported_for(slot: Slot, collected: Collected) -> Reported | None:
 
 def learned_nothing(collected: Collected) -> float | None:
     """Loss of a model that knows its vocabulary alone, nats a token; None where the vocabulary is unknown."""
-    size = vocabulary(collected)
+    size = collected.vocabulary
     return None if size is None else math.log(size)

@@ -6,12 +6,17 @@ and the spread that it brings keeps a cell from a verdict unless nearly every pa
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
 
 from mpadam.analysis.cells import CellKey
 from mpadam.analysis.collect import Collected
+from mpadam.analysis.probes import Looks, largest_bins
 from mpadam.claims.cells import Slot, Source, Weighted
+from mpadam.claims.data import Probe
 from mpadam.claims.statistics import Share, Spread, spread
 from mpadam.study.load import ConfigError
 
@@ -47,7 +52,8 @@ class ClaimCell:
     edges: "entry: rate" for every rate that is not bracketed (`study.tuning`).
     exact: the numbers come from a computation without chance: there is one, and no seed.
     counted: where the number is a share of looks, in how many of how many it held, all seeds together.
-    runs: folders of the runs behind it, relative to the study's; cell: of the first, for links.
+    runs: folders of the runs behind it, relative to the study's; cell: what the claim is about, the first that its
+        contrast counts against.
 
     What `mpadam.claims.verdicts` adds; None where there is nothing to compute it from, or nothing is tested:
     spread: of the seeds that are in, two at least.  family_interval: such that all `family_size` cells hold together.
@@ -95,7 +101,6 @@ class ClaimCell:
 
     @property
     def mean(self) -> float | None:
-        """Of the seeds that are in; None where there are none."""
         return sum(self.values.values()) / self.n if self.values else None
 
     @property
@@ -110,7 +115,6 @@ class ClaimCell:
 
     @property
     def premise_spread(self) -> Spread | None:
-        """None below two seeds."""
         return spread(list(self.premise.values())) if self.premise and len(self.premise) > 1 else None
 
 
@@ -144,7 +148,8 @@ def sample(slot: Slot, numbers: Numbers, learned_nothing: float | None) -> Claim
     """
     complete = [seed for seed in slot.seeds if all((source, seed) in numbers for source in slot.sources)]
     raw = {seed: {source: numbers[source, seed].value for source in slot.sources} for seed in complete}
-    lost = {seed: _infinite(row) for seed, row in raw.items() if _infinite(row)}
+    infinite = {seed: [source for source, value in row.items() if math.isinf(value)] for seed, row in raw.items()}
+    lost = {seed: found for seed, found in infinite.items() if found}
     scored = _scored(raw, learned_nothing) if lost else raw
     own = [source for source, _ in slot.terms]
     diverged = {seed: both for seed, found in lost.items() if (both := [source for source in found if source in own])}
@@ -166,12 +171,8 @@ def sample(slot: Slot, numbers: Numbers, learned_nothing: float | None) -> Claim
         tied=tuple(seed for seed, found in diverged.items() if _both_sides(slot.terms, found)),
         flags=tuple(f"{'+'.join(names)} diverged at seed {seed}" for seed, names in only_premise.items()),
         runs=tuple(dict.fromkeys(numbers[source, seed].folder for seed in complete for source in slot.sources)),
-        cell=_subject(slot.terms),
+        cell=next((source.cell for source, weight in slot.terms if weight < 0), slot.terms[0][0].cell),
     )
-
-
-def _infinite(row: Mapping[Source, float]) -> tuple[Source, ...]:
-    return tuple(source for source, value in row.items() if math.isinf(value))
 
 
 def _parts(sources: Sequence[Source], rows: Rows) -> dict[str, float]:
@@ -200,6 +201,52 @@ def _both_sides(terms: Weighted, diverged: Sequence[Source]) -> bool:
     return len({weight > 0 for source, weight in terms if source in diverged}) == 2
 
 
-def _subject(terms: Weighted) -> CellKey:
-    """The cell that a claim is about: the first that its contrast counts against."""
-    return next((source.cell for source, weight in terms if weight < 0), terms[0][0].cell)
+# --- what runs saw when they looked at their updates, a number per run ------------------------------------------------
+
+
+_RUN = ["model", "budget", "regime", "optimizer", "seed"]
+_WEIGHTS = "weights"  # the quantity that says how many weights a bin holds
+
+
+def probe_numbers(metric: Probe, looks: Looks, collected: Collected) -> Numbers:
+    """The mean over looks of every run that completed, each look weighted by what it counted."""
+    done = collected.runs[collected.runs["status"] == "completed"]
+    folders = {tuple(run[column] for column in _RUN): str(run["folder"]) for run in done.to_dict("records")}
+    branches = {term.branch for contrast in metric.contrasts for term in contrast.terms}
+    found = {}
+    for branch in branches:
+        for (model, budget, regime, optimizer, seed), value in _means(_chosen(metric, branch, looks)):
+            if (folder := folders.get((model, budget, regime, optimizer, seed))) is not None:
+                found[Source(CellKey(model, budget, regime, optimizer), branch), seed] = Number(value, folder)
+    return found
+
+
+def counted(metric: Probe, sample: ClaimCell, looks: Looks) -> tuple[int, int] | None:
+    """In how many looks of how many it held, where the quantity is whether the loss fell: all seeds of the cell."""
+    if metric.quantity != "loss_fell" or sample.cell is None:
+        return None
+    rows = _chosen(metric, None, looks)
+    here = (rows[["model", "budget", "regime", "optimizer"]] == list(vars(sample.cell).values())).all(axis=1)
+    own = rows[here & rows["seed"].isin(list(sample.values))]
+    return round(float((own["value"].astype(float) * own["count"]).sum())), int(own["count"].sum())
+
+
+def _means(rows: pd.DataFrame) -> Iterator[tuple[tuple[str, int, str, str, int], float]]:
+    for labels, group in rows.groupby(_RUN, sort=False):
+        value = np.average(group["value"].to_numpy(dtype=float), weights=group["count"].to_numpy(dtype=float))
+        yield labels, float(value)  # type: ignore[misc]  # groupby types its keys as Hashable
+
+
+def _chosen(metric: Probe, branch: str | None, looks: Looks) -> pd.DataFrame:
+    """Rows with a number, of the quantity, the branch, and of the roles and magnitudes that the claim names."""
+    rows = _of_roles(looks.of(metric.quantity), metric)
+    wanted = rows["value"].notna() & (rows["count"] > 0)
+    rows = rows[wanted if branch is None else wanted & (rows["branch"] == branch)]
+    if metric.largest is None or rows.empty:
+        return rows
+    top = largest_bins(_of_roles(looks.of(_WEIGHTS), metric), [*_RUN, "step"], metric.largest)
+    return rows.merge(top, on=[*_RUN, "step", "bin"])
+
+
+def _of_roles(rows: pd.DataFrame, metric: Probe) -> pd.DataFrame:
+    return rows if metric.roles is None else rows[rows["role"].isin(metric.roles)]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mpadam.atomic import write_text
+from mpadam.claims.examine import FILE
 from mpadam.claims.outcome import Costs, costs, how, is_shown, numbers, outcomes, place
-from mpadam.claims.report import FILE
 from mpadam.claims.verdicts import NOT_BRACKETED, NOT_RUN, NOT_TESTABLE, VERDICTS
 from mpadam.claims.words import COST
 from mpadam.study.load import ConfigError
@@ -84,8 +84,7 @@ def _untested(content: Content) -> list[str]:
     if edges:
         rates = dict.fromkeys(edge for _, cell in edges for edge in cell["edges"])
         why = "a best rate has no worse neighbour on one side"
-        told = f"{_counted(edges)} have none because {why}: {', '.join(rates)}."
-        paragraphs.append(told)
+        paragraphs.append(f"{_counted(edges)} have none because {why}: {', '.join(rates)}.")
     return paragraphs
 
 
@@ -127,7 +126,6 @@ def between_markers(text: str, block: str) -> str:
 
 
 def read_sentences(folder: Path) -> str:
-    """Of the claims.json in the folder of a study's tables and figures."""
     content = read_json(folder / FILE)
     if content is None:
         raise ConfigError(f"{folder / FILE}: not there: run  mpadam claims  first")

@@ -8,7 +8,6 @@ differences that are about normal; the sign-flip test, reported next to it, assu
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from scipy.special import bdtr, bdtrc, betaincinv, nctdtr, ndtri, stdtr, stdtrit
@@ -18,24 +17,6 @@ MOST_SEEDS = 1000
 POWER = 0.8
 #: most numbers whose signs are flipped in all 2^n ways
 MOST_FLIPS = 20
-
-
-class Ruler(Protocol):
-    """One-sided p-values: of "at most the threshold", small where it is above, and of "at least the threshold"."""
-
-    def p_above(self, threshold: float) -> float: ...
-
-    def p_below(self, threshold: float) -> float: ...
-
-
-def p_value(ruler: Ruler, mean: float, direction: str, threshold: float) -> float:
-    """Two-sided p-value of a threshold; with margins on both sides, of two one-sided tests: inside if both say so,
-    outside if one does."""
-    if direction in ("above", "below"):
-        return min(1.0, 2 * min(ruler.p_above(threshold), ruler.p_below(threshold)))
-    if abs(mean) < threshold:
-        return min(1.0, 2 * max(ruler.p_above(-threshold), ruler.p_below(threshold)))
-    return min(1.0, 2 * min(ruler.p_below(-threshold), ruler.p_above(threshold)))
 
 
 @dataclass(frozen=True)
@@ -49,7 +30,6 @@ class Spread:
 
     @property
     def error(self) -> float:
-        """Standard error of the mean."""
         return self.sd / math.sqrt(self.n)
 
     def interval(self, confidence: float) -> tuple[float, float]:
@@ -127,6 +107,16 @@ class Share:
     def looks_needed(self, threshold: float, alpha: float) -> int | None:
         """Looks that would show a share above `threshold`, were it 1 as seen; None where it was not."""
         return math.ceil(math.log(alpha / 2) / math.log(threshold)) if self.k == self.n and 0 < threshold < 1 else None
+
+
+def p_value(ruler: Spread | Flips | Share, mean: float, direction: str, threshold: float) -> float:
+    """Two-sided p-value of a threshold; with margins on both sides, of two one-sided tests: inside if both say so,
+    outside if one does."""
+    if direction in ("above", "below"):
+        return min(1.0, 2 * min(ruler.p_above(threshold), ruler.p_below(threshold)))
+    if abs(mean) < threshold:
+        return min(1.0, 2 * max(ruler.p_above(-threshold), ruler.p_below(threshold)))
+    return min(1.0, 2 * min(ruler.p_below(-threshold), ruler.p_above(threshold)))
 
 
 def flips(values: Sequence[float]) -> Flips | None:

@@ -39,8 +39,6 @@ _BEYOND = f"more than {MOST_SEEDS} seeds would be needed"
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim, its verdict, why, and its cells."""
-
     claim: Claim
     verdict: str
     reason: str
@@ -48,7 +46,6 @@ class Judged:
 
     @property
     def seeds_needed(self) -> int | None:
-        """Seeds that would decide every cell that seeds can decide."""
         return max((cell.seeds_needed for cell in self.cells if cell.seeds_needed), default=None)
 
 
@@ -156,7 +153,6 @@ def _claimed_side(claim: Claim, mean: float) -> bool:
 
 
 def _decided(claim: Claim, cell: ClaimCell, p_holm: float, alpha: float) -> ClaimCell:
-    """The verdict of a cell that was tested, or why there is none."""
     assert cell.ruler is not None
     assert cell.family_interval is not None
     mean, interval = cell.ruler.mean, cell.family_interval
@@ -218,7 +214,6 @@ def _combined(holds: str, cells: Sequence[ClaimCell]) -> str:
 
 
 def _why(cells: Sequence[ClaimCell], verdict: str) -> str:
-    """How many cells say what, which are not run, and for an open claim how many seeds would decide."""
     if not cells:
         return "the study has no such runs or measurements"
     counts = Counter(cell.verdict for cell in cells)

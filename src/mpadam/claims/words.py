@@ -24,8 +24,6 @@ cost = math.expm1
 
 @dataclass(frozen=True)
 class Writer:
-    """How a number is written, and its unit."""
-
     number: Callable[[float], str]
     unit: str
 

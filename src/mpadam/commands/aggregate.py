@@ -5,14 +5,11 @@ mpadam aggregate --config config.yaml --config studies/smoke.yaml --results resu
 
 from mpadam.arguments import RECORDS_ONLY, STUDY, Namespace, exit_code, study_of
 
-ARGUMENTS = (
-    *STUDY,
-    RECORDS_ONLY,
-)
+ARGUMENTS = (*STUDY, RECORDS_ONLY)
 
 
 def run(args: Namespace) -> int:
-    """Write tables/runs.csv, tables/ and figures/ of the study, print the tables; 3 if a summary was refused."""
+    """3 if a summary was refused."""
     import sys
 
     from mpadam.analysis.collect import collect, write_runs
@@ -21,14 +18,11 @@ def run(args: Namespace) -> int:
     collected = collect(config, paths)
     write_runs(collected.runs, paths.output / "tables" / "runs.csv")
     if not args.records_only:
-        from mpadam.exhibits.kit.render import to_text
-        from mpadam.exhibits.kit.table import Table
         from mpadam.exhibits.registry import needing
         from mpadam.exhibits.source import source_of
-        from mpadam.exhibits.write import write
+        from mpadam.exhibits.write import write_and_print
 
-        made = write(needing("runs", config, paths.view), source_of(collected))
-        print("\n".join(to_text(one) for one in made if isinstance(one, Table)), end="")
+        write_and_print(needing("runs", config, paths.view), source_of(collected))
     if collected.unverified:
         print(f"{paths.manifest}: does not exist, so runs were not checked against the data", file=sys.stderr)
     return exit_code(collected, "aggregate")

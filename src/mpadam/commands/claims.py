@@ -20,12 +20,10 @@ ARGUMENTS = (
 
 
 def run(args: Namespace) -> int:
-    """Write claims.json, tables/claims.* and figures/claims.*, print the verdicts and the hash of the claims; 3 if a
-    result was refused."""
+    """3 if a result was refused."""
     from mpadam.analysis.collect import collect
     from mpadam.claims.data import CLAIMS, load_claims
-    from mpadam.claims.examine import examine
-    from mpadam.claims.report import FILE, summary_lines, write_claims
+    from mpadam.claims.examine import FILE, examine, summary_lines, write_claims
     from mpadam.study.load import ConfigError
 
     config, paths = study_of(args)

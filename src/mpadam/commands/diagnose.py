@@ -19,7 +19,6 @@ ARGUMENTS = [kinds(MAKES, command="diagnose", options="mpadam.study.diagnostics"
 
 
 def run(args: Namespace) -> int:
-    """Write <out>/diagnostics/<kind>/ and the figures and tables made of it."""
     from importlib import import_module
 
     from mpadam.exhibits.registry import of_record
@@ -29,7 +28,7 @@ def run(args: Namespace) -> int:
     options = parse_options(args.kind, args.options)
     measured = args.kind != "overview"  # a diagram, made of the code alone
     if measured:
-        import_module(f"mpadam.diagnostics.{args.kind.replace('-', '_')}.produce").produce(options, args.out)
+        import_module(f"mpadam.diagnostics.{args.kind.replace('-', '_')}").produce(options, args.out)
     if not args.records_only:
         from mpadam.exhibits.write import write
 

@@ -30,8 +30,7 @@ def run(args: Namespace) -> int:
         print(json.dumps({**as_dict(machine), "compile_problems": problems}, indent=2))
         return 0
     compiles = [f"{'torch.compile':<20}on {device}: {problem or 'works'}" for device, problem in problems.items()]
-    lines = [*_machine_lines(machine), *compiles, "", *_regime_lines(machine), "", NVFP4_NOTE]
-    print("\n".join(lines))
+    print("\n".join([*_machine_lines(machine), *compiles, "", *_regime_lines(machine), "", NVFP4_NOTE]))
     return 0
 
 

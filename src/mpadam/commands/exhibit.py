@@ -18,7 +18,6 @@ def run(args: Namespace) -> int:
     from mpadam.exhibits.source import Source
     from mpadam.exhibits.write import write
 
-    source = Source(args.folder)
-    write([find(args.name)], source)
+    write([find(args.name)], Source(args.folder))
     print(f"{args.folder / args.name}: made")
     return 0

@@ -15,18 +15,14 @@ ARGUMENTS = [kinds(KINDS, command="measure", options="mpadam.study.measure", out
 
 
 def run(args: Namespace) -> int:
-    """Write the table of the measurement, and print it."""
     from mpadam.measure.produce import produce
     from mpadam.study.measure import parse_options
 
     produce(args.kind, parse_options(args.kind, args.options), args.out)
     if not args.records_only:
-        from mpadam.exhibits.kit.render import to_text
-        from mpadam.exhibits.kit.table import Table
         from mpadam.exhibits.registry import of_record
         from mpadam.exhibits.source import Source
-        from mpadam.exhibits.write import write
+        from mpadam.exhibits.write import write_and_print
 
-        made = write(of_record(f"measure/{args.kind}.json"), Source(args.out))
-        print("\n".join(to_text(one) for one in made if isinstance(one, Table)), end="")
+        write_and_print(of_record(f"measure/{args.kind}.json"), Source(args.out))
     return 0

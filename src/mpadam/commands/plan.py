@@ -22,7 +22,7 @@ ARGUMENTS = (
 
 
 def run(args: Namespace) -> int:
-    """Print the plan; 2 if the text cannot supply a budget."""
+    """2 if the text cannot supply a budget."""
     import json
     import math
     import sys

@@ -24,7 +24,6 @@ ARGUMENTS = (_report,)
 
 
 def run(args: Namespace) -> int:
-    """Print the paragraph, draw the figure."""
     from mpadam.exhibits.kit.updates import draw_updates
     from mpadam.probes.reading import paragraph, read_records
 

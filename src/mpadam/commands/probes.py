@@ -9,7 +9,6 @@ ARGUMENTS = STUDY
 
 
 def run(args: Namespace) -> int:
-    """Write tables/probes.csv, and figures of survival (one a regime), descent and staleness."""
     from mpadam.analysis.collect import collect
     from mpadam.atomic import write_text
     from mpadam.exhibits.registry import needing

@@ -25,7 +25,6 @@ ARGUMENTS = (
 
 
 def run(args: Namespace) -> int:
-    """Print the status, once or again and again."""
     from mpadam.status.report import watch
 
     if args.watch is not None and not args.watch > 0:

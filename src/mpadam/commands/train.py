@@ -90,7 +90,6 @@ def _train_all(args: Namespace, stop: Stopper, ranks: Ranks) -> int:
 
 
 def _arguments(args: Namespace) -> list[str]:
-    """The command line of each of several processes."""
     given = ["--run-dir", *map(str, args.run_dir)]
     given += ["--replace"] if args.replace else []
     given += ["--change-world-size"] if args.change_world_size else []

@@ -18,7 +18,6 @@ CHECKED = {"tables/ablations.csv": ("val_ppl_mean",)}
 
 
 def make(source: Source) -> Table:
-    """A row per level: its perplexity, and the gain over the base at the same seeds."""
     collected = source.collected
     found = ablations(collected)
     rows = [row for ablation in found for row in _rows(collected, ablation)]
@@ -54,7 +53,6 @@ def _rows(collected: Collected, ablation: Ablation) -> list[tuple[Entry, ...]]:
 
 
 def _rates(collected: Collected, ablation: Ablation, level: Level) -> str:
-    """Where the tuned values of a level come from."""
     key = level.cell.key
     source = selection_key(collected.config, TuningKey(key.model, key.regime, key.optimizer))
     if source.optimizer == ablation.entry:

@@ -19,8 +19,7 @@ from mpadam.analysis.style import OPTIMIZERS, SYMBOLS, optimizer_styles
 from mpadam.analysis.texts import perplexity_text
 from mpadam.exhibits.kit import panels as kit
 from mpadam.exhibits.kit.perplexity import with_bars
-from mpadam.exhibits.kit.pictures import Picture, alternative
-from mpadam.exhibits.kit.words import seeds_text
+from mpadam.exhibits.kit.pictures import Picture, alternative, seeds_text
 from mpadam.exhibits.source import Source
 
 NAME = "ablations"
@@ -40,8 +39,7 @@ def make(source: Source) -> Picture:
     own = [ablation for ablation in found if ablation.entry == METHOD]
     shown = max(own, key=lambda ablation: len(ablation.axes), default=None)
     if shown is None:
-        figure, axes = kit.panels(1, columns=1, height=1.5)
-        kit.say(axes[0], "no ablation is asked for")
+        figure, _ = kit.panels(0, columns=1, height=1.5, empty="no ablation is asked for")
     else:
         figure = _draw(shown, _reference(source.collected, shown))
     names = [axis for axis in shown.axes if axis != FORM] if shown else []
@@ -54,7 +52,6 @@ def make(source: Source) -> Picture:
 
 
 def _reference(study: Collected, shown: Ablation) -> Cell | None:
-    """AdamW in the same place."""
     key = CellKey(shown.model, shown.budget, shown.regime, BASELINE)
     return next((cell for cell in cells(study.runs) if cell.key == key), None)
 
@@ -83,10 +80,15 @@ def _levels(axes: Axes, axis: str, levels: Sequence[Level]) -> None:
     """Levels at equal distances, since some are zero and others infinite; the base's own value is filled."""
     frame = _frame([level.cell for level in levels]).assign(own=[level.is_base for level in levels])
     if frame["mean"].notna().any():
-        drawn = kit.plot(frame, x="at", y="mean").add(so.Path(color=_METHOD.colour, linewidth=1.0))
-        drawn = drawn.add(so.Range(color=_METHOD.colour), ymin="low", ymax="high")
         dot = so.Dot(color=_METHOD.colour, marker=_METHOD.marker, pointsize=6, edgewidth=1)
-        kit.draw(drawn.add(dot, fill="own", legend=False).scale(fill={True: True, False: False}), axes)
+        drawn = (
+            kit.plot(frame, x="at", y="mean")
+            .add(so.Path(color=_METHOD.colour, linewidth=1.0))
+            .add(so.Range(color=_METHOD.colour), ymin="low", ymax="high")
+            .add(dot, fill="own", legend=False)
+            .scale(fill={True: True, False: False})
+        )
+        kit.draw(drawn, axes)
         axes.margins(y=0.15)
         kit.few_ticks(axes, most=5)
     for at, level in enumerate(levels):
@@ -106,15 +108,18 @@ def _forms(axes: Axes, shown: Ablation) -> None:
     frame = _frame([cell for cell in found.values() if cell])
     frame = frame.assign(at=frame["optimizer"].map(list(found).index))
     if frame["mean"].notna().any():
-        drawn = kit.plot(frame, y="at", x="mean", color="optimizer", marker="optimizer").add(so.Dot(), legend=False)
-        drawn = drawn.add(so.Range(), xmin="low", xmax="high", orient="y", legend=False)
-        kit.draw(drawn.scale(**kit.looks(styles)), axes)
+        drawn = (
+            kit.plot(frame, y="at", x="mean", color="optimizer", marker="optimizer")
+            .add(so.Dot(), legend=False)
+            .add(so.Range(), xmin="low", xmax="high", orient="y", legend=False)
+            .scale(**kit.looks(styles))
+        )
+        kit.draw(drawn, axes)
         axes.margins(x=0.1)
     else:
         axes.set_xticks([])
     for at, cell in enumerate(found.values()):
-        text = perplexity_text(cell) or "not asked for"
-        axes.text(1.01, at, text, transform=axes.get_yaxis_transform(), va="center")
+        axes.text(1.01, at, perplexity_text(cell) or "not asked for", transform=axes.get_yaxis_transform(), va="center")
     axes.set_yticks(range(len(found)), [styles[entry].label for entry in found])
     axes.set(ylim=(len(found) - 0.5, -0.5), xlabel="validation perplexity, by form", ylabel="")
     axes.grid(visible=False, axis="y")

@@ -32,7 +32,6 @@ SCALE = (
 
 
 def make(source: Source) -> Table:
-    """A row per cell of a claim, as claims.json has them."""
     claims = source.record(NEEDS)
     return Table(
         NAME,
@@ -66,7 +65,6 @@ def _p_text(p: float | None) -> str:
 
 
 def _flags(cell: Record) -> str:
-    """What a reader must know of a cell's runs and rates."""
     lost = [f"{'+'.join(entries)} diverged at seed {seed}" for seed, entries in cell["diverged"].items()]
     return "; ".join([*lost, *cell["flags"]])
 

@@ -19,8 +19,7 @@ from mpadam.claims.outcome import FAILS, HOLDS, OPEN, costs, how, outcomes
 from mpadam.claims.verdicts import CONTRADICTED, SUPPORTED
 from mpadam.exhibits.claims import tidy
 from mpadam.exhibits.kit import panels as kit
-from mpadam.exhibits.kit.pictures import WIDTH, Picture, alternative
-from mpadam.exhibits.kit.words import counts_text
+from mpadam.exhibits.kit.pictures import WIDTH, Picture, alternative, counts_text
 from mpadam.exhibits.source import Source
 
 NAME = "claims"
@@ -41,7 +40,6 @@ Record = dict[str, Any]
 
 
 def make(source: Source) -> Picture:
-    """Claims about perplexity that have a cell in the study, in the order of the file."""
     claims = source.record(NEEDS)
     units = (UNITS["perplexity"], UNITS["trend"])
     shown = [claim for claim in claims["claims"] if claim["unit"] in units and claim["cells"]]
@@ -88,19 +86,20 @@ def _places(lines: Sequence[int]) -> tuple[Figure, list[Axes]]:
 
 
 def _draw(axes: Axes, claim: Record, cells: pd.DataFrame, title: str) -> None:
-    """One claim: its threshold, and for each cell both intervals, the mean, and what came out."""
     percent = {name: [100 * gain(value) for value in cells[name]] for name in _NUMBERS}
     frame = cells.assign(**percent).assign(
         at=range(len(cells)), decided=cells["verdict"].isin((SUPPORTED, CONTRADICTED))
     )
     styles = optimizer_styles(frame["optimizer"])
     if frame["mean"].notna().any():
-        drawn = kit.plot(frame, x="mean", y="at", color="optimizer")
-        drawn = drawn.add(so.Range(linewidth=0.9), xmin="family_low", xmax="family_high", orient="y", legend=False)
-        drawn = drawn.add(so.Range(linewidth=2.6), xmin="low", xmax="high", orient="y", legend=False)
-        dot = so.Dot(pointsize=6, edgewidth=1.2)
-        drawn = drawn.add(dot, marker="optimizer", fill="decided", legend=False)
-        kit.draw(drawn.scale(**kit.looks(styles, fill={True: True, False: False})), axes)
+        drawn = (
+            kit.plot(frame, x="mean", y="at", color="optimizer")
+            .add(so.Range(linewidth=0.9), xmin="family_low", xmax="family_high", orient="y", legend=False)
+            .add(so.Range(linewidth=2.6), xmin="low", xmax="high", orient="y", legend=False)
+            .add(so.Dot(pointsize=6, edgewidth=1.2), marker="optimizer", fill="decided", legend=False)
+            .scale(**kit.looks(styles, fill={True: True, False: False}))
+        )
+        kit.draw(drawn, axes)
     for at, (kind, diverged, optimizer) in enumerate(zip(*(cells[c] for c in _TOLD), strict=True)):
         axes.text(1.01, at, f"{_SIGNS.get(kind, '')}{kind}", transform=axes.get_yaxis_transform(), va="center")
         if diverged:

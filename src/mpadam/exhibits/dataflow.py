@@ -39,13 +39,11 @@ _APART = 0.33  # of two operands, from the middle of their row
 
 
 def make(source: Source, figure: str) -> Picture:
-    """What the step of one regime used."""
     trace = source.record(f"{NEEDS}/{figure}.json")
     return dataflow_picture(figure, f"{trace['regime']['masters']}-{trace['regime']['compute']}", trace)
 
 
 def dataflow_picture(name: str, regime: str, trace: Trace) -> Picture:
-    """Figure `name`: what the step of a regime such as "fp8-fp8" used."""
     figure, axes = canvas(WIDTH, HEIGHT)
     for x, title in ((_LEFT, "in"), (_CAST, "as multiplied"), (_OPERATION, "operation"), (_RIGHT, "out")):
         note(axes, (x, HEIGHT - 0.35), title, bold=True)
@@ -54,7 +52,8 @@ def dataflow_picture(name: str, regime: str, trace: Trace) -> Picture:
         used |= _product_row(axes, y, kind, trace["products"][kind], trace)
     used |= _update_rows(axes, trace)
     precision_key(axes, (0.25, 0.25), used)
-    note(axes, (4.2, 0.25), _outside(trace), ha="left")
+    others = ", ".join(f"{role} {fmt}" for role, fmt in trace["others"].items())
+    note(axes, (4.2, 0.25), f"stored outside the projections: {others}", ha="left")
     number = name.removeprefix("figure")
     return Picture(
         name,
@@ -139,10 +138,6 @@ def _stored_text(trace: Trace) -> str:
     ]
     lines = [", ".join(parts[k : k + 2]) for k in range(0, len(parts), 2)]
     return "\n".join([f"stored weight: {trace['store']['format']}", *lines])
-
-
-def _outside(trace: Trace) -> str:
-    return "stored outside the projections: " + ", ".join(f"{role} {fmt}" for role, fmt in trace["others"].items())
 
 
 def _caption(regime: str, trace: Trace) -> str:

@@ -46,25 +46,22 @@ def _up(x: float) -> int:
 
 
 def make(source: Source) -> Picture:
-    """For every regime a panel of cosines over training, and below it the share of probes at which the loss fell."""
     means = descent_means(source.looks)
     optimizers = optimizer_styles(means["optimizer"].tolist())
-    regimes = regime_styles(means["regime"].tolist())
-    figure, pairs = kit.pairs(len(regimes), columns=COLUMNS, heights=HEIGHTS, room=0.4, sharey="row")
-    for place, ((above, below), (name, style)) in enumerate(zip(pairs, regimes.items(), strict=False)):
+    regimes = list(regime_styles(means["regime"].tolist()))
+    figure, pairs = kit.pairs(
+        len(regimes), columns=COLUMNS, heights=HEIGHTS, room=0.4, empty="no probe yet", sharey="row"
+    )
+    for place, ((above, below), name) in enumerate(zip(pairs, regimes, strict=False)):
         inside = place % COLUMNS > 0
         own = means[means["regime"] == name]
         _lines(above, own[own["quantity"] == "cosine"], optimizers)
         _lines(below, own[own["quantity"] == "loss_fell"], optimizers)
-        above.set(title=style.label, xticklabels=[], ylabel="" if inside else "cosine")
+        above.set(title=name, xticklabels=[], ylabel="" if inside else "cosine")
         lowest = place + COLUMNS >= len(regimes)
         below.set(xlabel="share of training" if lowest else "", ylabel="" if inside else "loss fell")
         for axes in (above, below):
             axes.tick_params(labelleft=not inside)
-    if not regimes:
-        ((above, below),) = pairs
-        kit.say(above, "no probe yet")
-        below.remove()
     branches = [
         kit.line(label, linestyle=BRANCHES[branch])
         for branch, label in (("additive", r"$\cos(-g,\ u_a)$"), ("ln", r"$\cos(-g_e,\ z)$"))
@@ -75,9 +72,12 @@ def make(source: Source) -> Picture:
 
 
 def _lines(axes: Axes, means: pd.DataFrame, optimizers: dict[str, OptimizerStyle]) -> None:
-    drawn = kit.plot(means, x="progress", y="mean", color="optimizer", marker="optimizer", linestyle="branch")
-    drawn = drawn.add(so.Path(pointsize=3, linewidth=1.2), legend=False)
-    kit.draw(drawn.scale(**kit.looks(optimizers, linestyle={**BRANCHES, "": "-"})), axes)
+    drawn = (
+        kit.plot(means, x="progress", y="mean", color="optimizer", marker="optimizer", linestyle="branch")
+        .add(so.Path(pointsize=3, linewidth=1.2), legend=False)
+        .scale(**kit.looks(optimizers, linestyle={**BRANCHES, "": "-"}))
+    )
+    kit.draw(drawn, axes)
     axes.set(xlim=(0, 1.05), ylim=(-0.08, 1.08), xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
 
 

@@ -50,7 +50,6 @@ _SIZED = _NAMES[:6]  # in the panels of sizes: what both branches do is the larg
 
 
 def make(source: Source) -> Picture:
-    """A column per format: above, step sizes against |w| over what rounding loses; below, the share that survives."""
     options = source.record(f"{NEEDS}/results.json")["options"]
     found = source.numbers(f"{NEEDS}/survival.csv")
     found = found.assign(name=found["optimizer"] + " " + found["part"])

@@ -28,7 +28,6 @@ WEIGHTS = (0.0, 0.4375, 3.5)
 
 
 def make(_: Source) -> Picture:
-    """The diagram; it depends on nothing but the code."""
     figure, axes = canvas(WIDTH, HEIGHT)
     _flow(axes)
     _number_lines(axes)
@@ -72,7 +71,6 @@ _ARROWS: tuple[tuple[Point, Point, dict[str, Any]], ...] = (
 
 
 def _flow(axes: Axes) -> None:
-    """Stored weight -> two gradients -> two branches -> sum -> rounding -> stored weight."""
     for centre, text, about in _BOXES:
         box(axes, centre, text, **about)
     for at, text, about in _NOTES:
@@ -106,7 +104,6 @@ def _number_lines(axes: Axes) -> None:
 
 
 def _step(axes: Axes, at: tuple[float, float], length: float, moved: bool, colour: str) -> None:
-    """A weight, the step it should take, and whether rounding to nearest lets it move."""
     x, y = at
     axes.plot(x, y, marker="o", color=colour, markersize=5, zorder=3)
     if length > 0:

@@ -26,20 +26,21 @@ MARKS = 8  # on a line
 
 
 def make(source: Source) -> Picture:
-    """Error against updates, a panel per task, at the rates that the paper's protocol gives each method."""
     options = source.record(f"{NEEDS}/results.json")["options"]
-    curves = as_in_paper(source.numbers(f"{NEEDS}/curves.csv"))
-    found = over_seeds(curves, ["task", "method", "update"])
+    found = over_seeds(as_in_paper(source.numbers(f"{NEEDS}/curves.csv")), ["task", "method", "update"])
     methods, tasks = list(dict.fromkeys(found["method"])), list(dict.fromkeys(found["task"]))
     updates = sorted(set(found["update"]))
     figure, panels = kit.panels(len(tasks), columns=2, height=2.9, sharex=True, sharey=True)
     for number, (task, axes) in enumerate(zip(tasks, panels, strict=True)):
         own = found[found["task"] == task]
-        drawn = kit.plot(own, x="update", y="mean", color="method").add(BAND, ymin="low", ymax="high", legend=False)
-        marked = _marked(own, methods, updates)
-        drawn = drawn.add(so.Dot(pointsize=4.5), data=marked, marker="method", legend=False)
         looks = lines.scales(methods)
-        kit.draw(drawn.scale(color=looks["color"], marker=looks["marker"]), axes)
+        drawn = (
+            kit.plot(own, x="update", y="mean", color="method")
+            .add(BAND, ymin="low", ymax="high", legend=False)
+            .add(so.Dot(pointsize=4.5), data=_marked(own, methods, updates), marker="method", legend=False)
+            .scale(color=looks["color"], marker=looks["marker"])
+        )
+        kit.draw(drawn, axes)
         lines.draw(axes, own, methods, x="update", y="mean")
         axes.set(title=f"({'abcd'[number]}) {task}", xlabel="updates" if number > 1 else "")
         axes.set(yscale="log", ylim=error_limits(found), ylabel="" if number % 2 else "relative error")
@@ -62,12 +63,10 @@ def over_seeds(frame: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     logs = frame.assign(error=np.log(frame["error"].where(frame["error"] > 0)))
     grouped = logs.groupby(keys, sort=False)["error"]
     whole = grouped.count() == grouped.size()
-    found = grouped.agg(mean="mean", low="min", high="max").where(whole)
-    return np.exp(found).reset_index()
+    return np.exp(grouped.agg(mean="mean", low="min", high="max").where(whole)).reset_index()
 
 
 def error_limits(found: pd.DataFrame) -> tuple[float, float]:
-    """Of the error axes, from just below the least error to just above the cut."""
     return 0.7 * float(found["low"].min()), 1.2 * TOP
 
 

@@ -45,7 +45,6 @@ def by_model(study: Collected, found: Sequence[Cell]) -> list[Panel]:
 
 
 def _unit(study: Collected, model: str) -> str:
-    """What budget 1 of a model is."""
     shape = study.config.models[model]
     if shape.steps_1x is not None:
         return f"1x = {shape.steps_1x:,} steps"

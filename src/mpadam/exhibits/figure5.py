@@ -29,7 +29,6 @@ _ROWS = (
 
 
 def make(source: Source) -> Picture:
-    """A column per task; single branches above, then the others along either of their rates."""
     kept = source.record(f"{NEEDS}/results.json")
     errors = over_seeds(
         source.numbers(f"{NEEDS}/sweeps.csv").fillna({"lr_mult": 0.0}), ["task", "method", "lr", "lr_mult"]

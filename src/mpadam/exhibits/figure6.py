@@ -82,12 +82,10 @@ def _column(above: Axes, below: Axes, own: pd.DataFrame, model: str) -> None:
             axes.set_ylim(losses.min() - 2 * room, losses.max() + 1.5 * room)
             kit.few_ticks(axes)
     if len(method) and adamw["val_loss"].notna().any():
-        best = adamw["val_loss"].min()
-        below.axhline(best, color=OPTIMIZERS[BASELINE].colour, linestyle=kit.DASHED, linewidth=1.2)
+        below.axhline(adamw["val_loss"].min(), color=OPTIMIZERS[BASELINE].colour, linestyle=kit.DASHED, linewidth=1.2)
 
 
 def _points(axes: Axes, shown: pd.DataFrame) -> None:
-    """AdamW: loss against its rate."""
     if shown.empty:
         kit.say(axes, "not tuned")
         return
@@ -104,7 +102,6 @@ def _points(axes: Axes, shown: pd.DataFrame) -> None:
 
 
 def _bars(axes: Axes, shown: pd.DataFrame) -> None:
-    """M+Adam: a bar per trial, its two rates below and above."""
     if shown.empty:
         kit.say(axes, "not tuned")
         return

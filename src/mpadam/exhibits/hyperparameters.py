@@ -56,7 +56,6 @@ def make(source: Source) -> Table:
 
 
 def _decided(collected: Collected) -> list[str]:
-    """Hyper-parameters that the study gives or searches for any of its optimizers."""
     entries = [collected.config.optimizers[tuning.key.optimizer] for tuning in collected.tunings]
     return [
         name for name in all_hyperparameters() if any(name in entry.values or name in entry.search for entry in entries)

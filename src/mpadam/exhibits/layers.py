@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from mpadam.analysis.probes import Looks
 from mpadam.analysis.style import regime_styles
 from mpadam.exhibits.kit import panels as kit
-from mpadam.exhibits.kit.branches import BranchLine, branch_entries, branch_lines, draw_branches
+from mpadam.exhibits.kit.lines import BranchLines, branch_lines, draw_branches
 from mpadam.exhibits.kit.pictures import Picture, alternative
 from mpadam.exhibits.source import Source
 from mpadam.exhibits.updates import ROLES
@@ -33,27 +33,25 @@ def layer_shares(looks: Looks) -> pd.DataFrame:
 
 
 def make(source: Source) -> Picture:
-    """A column per regime, attention above and MLPs below."""
     shares = layer_shares(source.looks)
     shown = shares[shares["branch"] != "both"]
     lines = branch_lines(zip(shown["optimizer"], shown["branch"], strict=True))
-    regimes = regime_styles(shown["regime"].tolist())
-    figure, pairs = kit.pairs(len(regimes), columns=COLUMNS, heights=HEIGHTS, sharex=True, sharey=True)
-    for place, (pair, (name, style)) in enumerate(zip(pairs, regimes.items(), strict=False)):
+    regimes = list(regime_styles(shown["regime"].tolist()))
+    figure, pairs = kit.pairs(
+        len(regimes), columns=COLUMNS, heights=HEIGHTS, empty="no probe of layers yet", sharex=True, sharey=True
+    )
+    for place, (pair, name) in enumerate(zip(pairs, regimes, strict=False)):
         for axes, role in zip(pair, ROLES, strict=True):
             _panel(axes, shown[(shown["regime"] == name) & (shown["role"] == role)], lines)
             axes.set(ylabel="" if place % COLUMNS else f"{role}\nshare that survives")
-        pair[0].set_title(style.label)
+        pair[0].set_title(name)
         pair[1].set_xlabel("layer")
-    if not regimes:
-        kit.say(pairs[0][0], "no probe of layers yet")
-        pairs[0][1].remove()
-    kit.legend(figure, {"": branch_entries(lines)})
+    kit.legend(figure, {"": [kit.line(**look) for look in lines.values()]})
     alt = alternative("Share of surviving updates against the layer", regimes, "The CSV file next to the figure")
     return Picture(NAME, TITLE, figure, _CAPTION, alt, shares)
 
 
-def _panel(axes: Axes, shares: pd.DataFrame, lines: dict[str, BranchLine]) -> None:
+def _panel(axes: Axes, shares: pd.DataFrame, lines: BranchLines) -> None:
     draw_branches(axes, shares, lines, x="layer", y="share", size=4)
     layers = sorted(shares["layer"].unique())
     axes.set(ylim=(-0.04, 1.04))

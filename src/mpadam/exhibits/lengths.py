@@ -22,8 +22,7 @@ from mpadam.analysis.style import COLOURS, regime_styles
 from mpadam.analysis.texts import number_text
 from mpadam.analysis.tunings import Tuning
 from mpadam.exhibits.kit import panels as kit
-from mpadam.exhibits.kit.pictures import Picture, alternative
-from mpadam.exhibits.kit.words import counts_text
+from mpadam.exhibits.kit.pictures import Picture, alternative, counts_text
 from mpadam.exhibits.source import Source
 from mpadam.exhibits.survival import PROJECTIONS
 from mpadam.study.grid import TuningKey
@@ -57,8 +56,7 @@ def groups(study: Collected) -> dict[str, list[tuple[str, int]]]:
     asked = study.runs.loc[study.runs["optimizer"] == BASELINE, ["model", "budget"]].drop_duplicates()
     found: dict[str, list[tuple[str, int]]] = {}
     for model, budget in asked.itertuples(index=False):
-        shape = study.config.models[model].model_dump_json(exclude=_LENGTH)
-        found.setdefault(shape, []).append((model, budget))
+        found.setdefault(study.config.models[model].model_dump_json(exclude=_LENGTH), []).append((model, budget))
     several = [sorted(own, key=lambda pair: study.updates(*pair)) for own in found.values()]
     several = [own for own in several if study.updates(*own[0]) < study.updates(*own[-1])]
     return {", ".join(dict.fromkeys(model for model, _ in own)): own for own in several}
@@ -112,7 +110,6 @@ def _percent(**logs: float | None) -> dict[str, float | None]:
 
 
 def _rate(study: Collected, tuning: Tuning | None) -> dict[str, Any]:
-    """The chosen rate, and the length of the trials that it was chosen on."""
     if tuning is None:
         return {}
     updates = _trial_updates(study, tuning.key.model)
@@ -133,19 +130,16 @@ def _lost(adamw: Collected) -> pd.DataFrame:
 
 
 def make(source: Source) -> Picture:
-    """A row of panels for each shape: gap, share lost, best rate; a line for each regime."""
     study = source.collected
     found = lengths(study)
     shapes = list(dict.fromkeys(found["shape"]))
     if not shapes:
-        figure, (axes,) = kit.panels(1, columns=1, height=0.6)
-        kit.say(axes, _ALONE)
+        figure, (axes,) = kit.panels(0, columns=1, height=0.6, empty=_ALONE)
         axes.axis("off")
         return Picture(NAME, TITLE, figure, _ALONE, alternative(TITLE, [], "The CSV file next to the figure"), found)
-    regimes = regime_styles(found["regime"])
     looks = {
-        name: {"color": colour, "linestyle": style.dash}
-        for (name, style), colour in zip(regimes.items(), cycle(COLOURS))
+        name: {"color": colour, "linestyle": dash}
+        for (name, dash), colour in zip(regime_styles(found["regime"]).items(), cycle(COLOURS))
     }
     figure, panels = kit.panels(len(PANELS) * len(shapes), columns=len(PANELS), height=HEIGHT)
     for axes, (shape, column) in zip(panels, product(shapes, PANELS), strict=True):
@@ -161,7 +155,7 @@ def make(source: Source) -> Picture:
         )
         if there
     ]
-    entries = [kit.line(style.label, marker="o", **looks[name]) for name, style in regimes.items()]
+    entries = [kit.line(name, marker="o", **look) for name, look in looks.items()]
     kit.legend(figure, {"weights-compute": entries, **({"hollow": marks} if marks else {})})
     alt = alternative(
         "Gap of AdamW to fp32 weights, share of lost updates and best rate against updates",

@@ -52,7 +52,6 @@ def make(source: Source) -> Table:
 
 
 def _texts(found: Record) -> tuple[str, str]:
-    """Error and rates of a method in a task."""
     rates = ", ".join(
         number_text(found[name]) + (" (edge)" if name in found["not_bracketed"] else "")
         for name in ("lr", "lr_mult")

@@ -15,7 +15,6 @@ CHECKED = {"tables/memory.csv": ("total_bytes", "states_above_adamw")}
 
 
 def make(source: Source) -> Table:
-    """A row per size and optimizer: bytes per parameter, what they are above AdamW, and the whole in gigabytes."""
     kept = pd.DataFrame(source.record(NEEDS)["footprints"])
     plain = kept[(kept["optimizer"] == BASELINE) & (kept["masters"] == "bf16")]
     above = kept["states_bytes"] - kept["model"].map(plain.set_index("model")["states_bytes"])

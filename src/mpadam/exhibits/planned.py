@@ -25,35 +25,28 @@ class Planned:
     paper: StudyConfig
     selections: Callable[[Any], list[str]]
 
-    def of_view(self, view: str) -> list[Exhibit]:
-        """view: "" or "paper/", as Snakemake's wildcard has it."""
-        return self._views[view]
-
     @cached_property
-    def _views(self) -> dict[str, list[Exhibit]]:
+    def views(self) -> dict[str, list[Exhibit]]:
+        """By "" or "paper/", as Snakemake's wildcard has it."""
         return {"": exhibits(self.all, ""), "paper/": exhibits(self.paper, "paper")}
 
     def files(self, wildcards: Any) -> list[str]:
-        """All files of all tables and figures of a view."""
-        found = self.of_view(wildcards.view)
+        found = self.views[wildcards.view]
         return [f"{self.root}/{wildcards.view}{file}" for exhibit in found for file in exhibit.files]
 
     def together(self) -> list[Exhibit]:
-        """What is made of the looks of runs at their updates."""
-        return [exhibit for exhibit in self.of_view("paper/") if exhibit.needs == BATCH]
+        return [exhibit for exhibit in self.views["paper/"] if exhibit.needs == BATCH]
 
     def diagnostics(self) -> list[str]:
-        """Kinds of diagnostics that the study's tables and figures are made of."""
-        found = dict.fromkeys(exhibit.needs for exhibit in self.of_view("paper/"))
+        found = dict.fromkeys(exhibit.needs for exhibit in self.views["paper/"])
         return [kind for kind in KINDS if f"diagnostics/{kind}" in found]
 
     def names(self, folder: str) -> str:
         """A pattern for the names of tables, or figures, that are made one by one."""
-        found = [exhibit for exhibit in self.of_view("paper/") if exhibit.folder == folder and exhibit.needs != BATCH]
+        found = [exhibit for exhibit in self.views["paper/"] if exhibit.folder == folder and exhibit.needs != BATCH]
         return "|".join(re.escape(exhibit.name) for exhibit in found)
 
     def made_of(self, wildcards: Any) -> list[str]:
-        """The files that a table or figure needs."""
         needs, here = self._find(wildcards).needs, f"{self.root}/{wildcards.view}"
         if needs == "runs":
             runs = [here + name for name in _RUNS]
@@ -61,20 +54,17 @@ class Planned:
         return [here + needs] if needs else []
 
     def code(self, wildcards: Any) -> str:
-        """What identifies the source that it is made with: its module and what that imports."""
         return code_of(self._find(wildcards).module, "mpadam.exhibits.write")
 
     def labels(self, wildcards: Any) -> dict[str, str]:
-        """What the report lists it as."""
         found = self._find(wildcards)
         return {found.folder.removesuffix("s"): found.title}
 
     def about(self, wildcards: Any) -> str:
-        """What the report says below it."""
         return self._find(wildcards).about
 
     def _find(self, wildcards: Any) -> Exhibit:
         named = dict(wildcards.items())
         folder = "tables" if "table" in named else "figures"
         name = named["table" if folder == "tables" else "figure"]
-        return next(e for e in self.of_view(named["view"]) if (e.folder, e.name) == (folder, name))
+        return next(e for e in self.views[named["view"]] if (e.folder, e.name) == (folder, name))

@@ -58,7 +58,6 @@ class Exhibit:
         return [f"{self.folder}/{self.name}{suffix}" for suffix in SUFFIXES[self.folder]]
 
     def make(self, source: Source) -> Table | Picture:
-        """Run the module."""
         made: Table | Picture = import_module(self.module).make(source, *([] if self.key is None else [self.key]))
         return made
 
@@ -70,7 +69,6 @@ def exhibits(config: StudyConfig, view: str = "paper") -> list[Exhibit]:
 
 
 def needing(needs: str, config: StudyConfig, view: str = "paper") -> list[Exhibit]:
-    """Those of them that are made of this."""
     return [exhibit for exhibit in exhibits(config, view) if exhibit.needs == needs]
 
 

@@ -18,12 +18,11 @@ TITLE = "Runtime overhead: time of an optimizer step"
 NEEDS = "measure/step-time.json"
 CHECKED = {"tables/runtime-overhead.csv": ("milliseconds_median",)}
 
-TORCH_FUSED = "torch AdamW, fused"  # as `mpadam.measure.subjects` names it
+TORCH_FUSED = "torch AdamW, fused"  # as `mpadam.measure.step_time` names it
 Record = dict[Any, Any]
 
 
 def make(source: Source) -> Table:
-    """A row per optimizer, a column per way to keep weights, and bf16 against AdamW and torch's fused AdamW."""
     kept = source.record(NEEDS)
     options, frame = kept["options"], _frame(kept)
     by_key = {(row["optimizer"], row["masters"]): row for row in frame.to_dict("records")}

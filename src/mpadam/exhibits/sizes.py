@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 from mpadam.analysis.probes import Looks
 from mpadam.analysis.style import regime_styles
 from mpadam.exhibits.kit import panels as kit
-from mpadam.exhibits.kit.branches import BranchLine, branch_entries, branch_lines, draw_branches
+from mpadam.exhibits.kit.lines import BranchLines, branch_lines, draw_branches
 from mpadam.exhibits.kit.pictures import Picture, alternative
 from mpadam.exhibits.source import Source
 
@@ -43,39 +43,33 @@ def sizes(looks: Looks) -> pd.DataFrame:
 
 
 def make(source: Source) -> Picture:
-    """A column per regime: above mean step against |w|, below the distribution of step over spacing."""
     found = sizes(source.looks)
     shown = found[(found["branch"] != "both") & ((found["quantity"] == "octave") | (found["count"] >= FEWEST))]
     lines = branch_lines(zip(shown["optimizer"], shown["branch"], strict=True))
-    regimes = regime_styles(shown["regime"].tolist())
-    figure, pairs = kit.pairs(len(regimes), columns=COLUMNS, heights=HEIGHTS, room=0.4, sharey="row")
-    for place, ((above, below), (name, style)) in enumerate(zip(pairs, regimes.items(), strict=False)):
+    regimes = list(regime_styles(shown["regime"].tolist()))
+    figure, pairs = kit.pairs(
+        len(regimes), columns=COLUMNS, heights=HEIGHTS, room=0.4, empty="no probe of layers yet", sharey="row"
+    )
+    for place, ((above, below), name) in enumerate(zip(pairs, regimes, strict=False)):
         own, inside = shown[shown["regime"] == name], place % COLUMNS > 0
         _lines(above, own[own["quantity"] == "step_size"], lines)
-        above.set(title=style.label, xlabel="|w|", ylabel="" if inside else "mean |step|", yscale="log")
+        above.set(title=name, xlabel="|w|", ylabel="" if inside else "mean |step|", yscale="log")
         _lines(below, own[own["quantity"] == "octave"], lines)
         below.axvline(-1, color=kit.MUTED, linewidth=1.0, linestyle=kit.DASHED)
         below.set(xlabel="|step| / spacing", ylabel="" if inside else "share of steps")
         for axes in (above, below):
-            _powers(axes)
+            axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+            axes.xaxis.set_major_formatter(lambda x, _: f"$2^{{{x:.0f}}}$")
             axes.tick_params(labelleft=not inside)
-    if not regimes:
-        kit.say(pairs[0][0], "no probe of layers yet")
-        pairs[0][1].remove()
     half = kit.line("half a spacing", color=kit.MUTED, linestyle=kit.DASHED)
-    kit.legend(figure, {"": [*branch_entries(lines), half]})
+    kit.legend(figure, {"": [*(kit.line(**look) for look in lines.values()), half]})
     alt = alternative("Sizes of steps against |w|, and over spacing", regimes, "The CSV file next to the figure")
     return Picture(NAME, TITLE, figure, _CAPTION, alt, found)
 
 
-def _lines(axes: Axes, rows: pd.DataFrame, lines: dict[str, BranchLine]) -> None:
+def _lines(axes: Axes, rows: pd.DataFrame, lines: BranchLines) -> None:
     """In the middle of each octave."""
     draw_branches(axes, rows.assign(x=rows["exponent"] + 0.5), lines, x="x", y="value", size=3)
-
-
-def _powers(axes: Axes) -> None:
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.xaxis.set_major_formatter(lambda x, _: f"$2^{{{x:.0f}}}$")
 
 
 _CAPTION = (

@@ -31,7 +31,6 @@ class Source:
 
     @cached_property
     def looks(self) -> Looks:
-        """The looks of all runs at their updates."""
         return read_looks(self.collected)
 
     def record(self, name: str) -> Any:
@@ -53,7 +52,6 @@ class Source:
 
 
 def source_of(collected: Collected) -> Source:
-    """The source of a study that was just collected."""
     source = Source(collected.paths.output)
     source.__dict__["collected"] = collected  # where cached_property keeps it
     return source

@@ -34,7 +34,6 @@ def stale_shares(looks: Looks) -> pd.DataFrame:
 
 
 def make(source: Source) -> Picture:
-    """A place for each beta2 and dtype, a point for each optimizer and regime, a bar at the mean of each state."""
     shares = stale_shares(source.looks)
     places = list(dict.fromkeys(zip(shares["state_dtype"], shares["beta2"], strict=True)))
     names = [f"{dtype}\n{beta2:g}" for dtype, beta2 in places]
@@ -42,7 +41,7 @@ def make(source: Source) -> Picture:
         "color": {name: colour for name, (colour, _, _) in STATES.items()},
         "marker": {name: marker for name, (_, marker, _) in STATES.items()},
     }
-    figure, (axes,) = kit.panels(1, columns=1, height=3.4)
+    figure, (axes,) = kit.panels(len(places[:1]), columns=1, height=3.4, empty="no probe yet")
     if places:
         points = _placed(shares, places)
         drawn = kit.plot(points, x="x", y="share", color="state", marker="state")
@@ -53,8 +52,6 @@ def make(source: Source) -> Picture:
         axes.set(xlim=(-0.5, len(places) - 0.5), ylim=(-0.03, 1.03))
         kit.fixed_ticks(axes, range(len(places)), names)
         axes.set(xlabel=r"dtype of the states, and $\beta_2$", ylabel="share of due entries that stay")
-    else:
-        kit.say(axes, "no probe yet")
     entries = [
         kit.line(label, color=colour, marker=marker, linestyle="none")
         for state, (colour, marker, label) in STATES.items()

@@ -15,8 +15,7 @@ from mpadam.analysis.style import BLACK, GREY, optimizer_styles
 from mpadam.claims.effects import Effect, Effects
 from mpadam.claims.words import GAIN
 from mpadam.exhibits.kit import panels as kit
-from mpadam.exhibits.kit.pictures import WIDTH, Picture
-from mpadam.exhibits.kit.words import counts_text
+from mpadam.exhibits.kit.pictures import WIDTH, Picture, counts_text
 from mpadam.exhibits.source import Source
 
 NAME = "summary"
@@ -31,7 +30,6 @@ _CHOSEN, _UNEQUAL = "*", "†"
 
 
 def make(source: Source) -> Picture:
-    """A line for each optimizer of a regime, at the model and budget with the most regimes."""
     effects = Effects(source.collected)
     shown = [one for one in effects.gains if (one.gain.model, one.gain.budget) == effects.shown]
     height = TOP + BOTTOM + LINE * max(len(shown), 3)

@@ -57,14 +57,14 @@ def make(source: Source, regime: str) -> Picture:
     levels = set(filter(is_level, shares["optimizer"]))
     shown = shares[~shares["optimizer"].isin(levels) & (shares["intended"] >= FEWEST)]
     styles = optimizer_styles(shown["optimizer"].tolist())
-    figure, panels = kit.panels(len(styles), columns=COLUMNS, height=HEIGHT, sharex=True, sharey=True)
+    figure, panels = kit.panels(
+        len(styles), columns=COLUMNS, height=HEIGHT, empty="no probe yet", sharex=True, sharey=True
+    )
     low, high = _ends(shown)
     for place, (axes, (name, style)) in enumerate(zip(panels, styles.items(), strict=False)):
         _panel(axes, shown[shown["optimizer"] == name], low)
         axes.set(title=style.label, ylabel="" if place % COLUMNS else "share that survives")
         _binades(axes, low, high, labelled=place + COLUMNS >= len(styles))
-    if not styles:
-        kit.say(panels[0], "no probe yet")
     lines = [kit.line(label, color=colour, linestyle=dash) for colour, dash, label in BRANCHES.values()]
     kit.legend(figure, {"": [*lines, kit.patch("share of the weights", color=_WEIGHTS)]})
     labels = [style.label for style in styles.values()]

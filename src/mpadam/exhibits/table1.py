@@ -7,7 +7,7 @@ from typing import Any
 
 from mpadam.analysis.style import optimizer_styles
 from mpadam.analysis.texts import number_text
-from mpadam.diagnostics.capabilities.tidy import TASKS, tidy
+from mpadam.diagnostics.records import TASKS, tidy_capabilities
 from mpadam.exhibits.kit.table import Entry, Table, entries
 from mpadam.exhibits.source import Source
 
@@ -23,7 +23,6 @@ MEASURED = ("leaves zero", "changes sign", "small grows", "lost below |w|", "los
 
 
 def make(source: Source) -> Table:
-    """Rounding to nearest, as in the paper: a row per format and optimizer."""
     options, found = capabilities(source)
     shown = [one for one in found if one["write_back"] == "nearest"]
     return Table(
@@ -36,19 +35,17 @@ def make(source: Source) -> Table:
         header=("format", "optimizer", *MEASURED),
         rows=tuple(row(one, options, ("fmt", "optimizer")) for one in shown),
         headings=2,
-        data=tidy(shown),
+        data=tidy_capabilities(shown),
         notes=notes(options),
     )
 
 
 def capabilities(source: Source) -> tuple[Record, list[Record]]:
-    """The options of the measurement, and what it found for each combination."""
     kept = source.record(f"{NEEDS}/results.json")
     return kept["options"], kept["capabilities"]
 
 
 def row(one: Record, options: Record, names: Sequence[str]) -> tuple[Entry, ...]:
-    """A row of the table; names: the fields that name it."""
     labels = optimizer_styles(options["optimizers"])
     told = [labels[one[name]].label if name == "optimizer" else one[name] for name in names]
     told += [f"> {options['limit']}" if one[task] is None else str(one[task]) for task in TASKS]

@@ -1,7 +1,7 @@
 """Table 1 for every write-back: rounding to nearest, stochastic rounding, Kahan's carried remainder, and ECO where the
 study lists it."""
 
-from mpadam.diagnostics.capabilities.tidy import tidy
+from mpadam.diagnostics.records import tidy_capabilities
 from mpadam.exhibits.kit.table import Table
 from mpadam.exhibits.source import Source
 from mpadam.exhibits.table1 import MEASURED, capabilities, caption, notes, row
@@ -15,7 +15,6 @@ _ECO = " eco, eco_stochastic: what rounding lost, to nearest or stochastically, 
 
 
 def make(source: Source) -> Table:
-    """A row per format, optimizer and write-back."""
     options, found = capabilities(source)
     return Table(
         NAME,
@@ -28,7 +27,7 @@ def make(source: Source) -> Table:
         header=("format", "optimizer", "write-back", *MEASURED),
         rows=tuple(row(one, options, ("fmt", "optimizer", "write_back")) for one in found),
         headings=3,
-        data=tidy(found),
+        data=tidy_capabilities(found),
         notes=(
             *notes(options),
             "Stochastic rounding moves a weight as far as intended on average, however large it is; lost means here "

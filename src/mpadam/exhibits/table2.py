@@ -33,7 +33,6 @@ def make(source: Source) -> Table:
 
 
 def table2(collected: Collected) -> Table:
-    """Perplexity of every cell, the gain over AdamW in the same cell, and the sweep of its tuning."""
     found = cells(collected.runs)
     by_key = {cell.key: cell for cell in found}
     budgets = sorted({cell.key.budget for cell in found})
@@ -44,8 +43,7 @@ def table2(collected: Collected) -> Table:
         places = [*entries(row.model, row.regime, optimizers[row.optimizer].label)]
         for budget in budgets:
             cell = by_key.get(CellKey(row.model, budget, row.regime, row.optimizer))
-            key = cell.key if cell else None
-            places += entries(perplexity_text(cell), gain_text(cell), cell=key)
+            places += entries(perplexity_text(cell), gain_text(cell), cell=cell.key if cell else None)
         rows.append((*places, *entries(*_sweep_texts(tunings.get(row)))))
     budget_header = (h for b in budgets for h in (f"{b}x perplexity", f"{b}x gain"))
     return Table(
@@ -84,7 +82,6 @@ def _sweep_texts(tuning: Tuning | None) -> tuple[str, str]:
 
 
 def _data(found: list[Cell], tunings: Mapping[TuningKey, Tuning]) -> pd.DataFrame:
-    """The cells, and beside each the sweep of its own tuning."""
     frame = cells_frame(found)
     keys = [TuningKey(cell.key.model, cell.key.regime, cell.key.optimizer) for cell in found]
     sweeps = [tunings[key].sweep if key in tunings else None for key in keys]

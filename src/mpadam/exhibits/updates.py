@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mpadam.analysis.probes import Looks
+from mpadam.analysis.probes import Looks, largest_bins
 from mpadam.analysis.style import optimizer_styles, regime_styles
 from mpadam.exhibits.kit.table import Entry, Table, entries
 from mpadam.exhibits.source import Source
@@ -28,7 +28,6 @@ _LOOK = ["seed", "step"]
 
 
 def make(source: Source) -> Table:
-    """A row per regime, optimizer and branch."""
     data = pd.DataFrame(_rows(source.looks))
     return Table(
         NAME,
@@ -42,7 +41,6 @@ def make(source: Source) -> Table:
 
 
 def _rows(looks: Looks) -> Iterator[dict[str, Any]]:
-    """The numbers of the table, in the order of the style map."""
     table = looks.of("survival", "weights", "octave", "layer_size", "cosine", "loss_fell")
     for regime in regime_styles(table["regime"]):
         for optimizer in optimizer_styles(table.loc[table["regime"] == regime, "optimizer"]):
@@ -53,10 +51,9 @@ def _rows(looks: Looks) -> Iterator[dict[str, Any]]:
 
 
 def _numbers(own: pd.DataFrame, branch: str) -> dict[str, Any]:
-    """Of one optimizer in one regime: all its looks and seeds together."""
     projections = own[own["role"].isin(ROLES)]
     survival = projections[(projections["quantity"] == "survival") & (projections["branch"] == branch)]
-    top = _largest(projections[projections["quantity"] == "weights"])
+    top = largest_bins(projections[projections["quantity"] == "weights"], _LOOK, LARGEST)
     octaves = projections[(projections["quantity"] == "octave") & (projections["branch"] == branch)]
     sizes = projections[projections["quantity"] == "layer_size"]
     weight, step = (_root_mean_square(sizes[sizes["branch"] == name]) for name in ("weight", branch))
@@ -77,15 +74,6 @@ def _numbers(own: pd.DataFrame, branch: str) -> dict[str, Any]:
 def _share(survival: pd.DataFrame) -> float | None:
     intended = int(survival["count"].sum())
     return float((survival["value"] * survival["count"]).sum() / intended) if intended else None
-
-
-def _largest(weights: pd.DataFrame) -> pd.DataFrame:
-    """For each look the highest bins of |w| that together hold at least LARGEST of the weights."""
-    held = weights.groupby([*_LOOK, "bin"], sort=False)["count"].sum().reset_index()
-    held = held.assign(exponent=pd.to_numeric(held["bin"])).sort_values("exponent", ascending=False, kind="stable")
-    counts = held.groupby(_LOOK)["count"]
-    above = counts.cumsum() - held["count"]
-    return held.loc[above < LARGEST * counts.transform("sum"), [*_LOOK, "bin"]]
 
 
 def _root_mean_square(sizes: pd.DataFrame) -> float:

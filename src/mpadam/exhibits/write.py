@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from mpadam.exhibits.kit.render import write_table
-from mpadam.exhibits.kit.table import Table
+from mpadam.exhibits.kit.table import Table, to_text, write_table
 from mpadam.exhibits.registry import Exhibit
 from mpadam.exhibits.source import Source
 
@@ -15,8 +14,12 @@ if TYPE_CHECKING:
 
 
 def write(wanted: Iterable[Exhibit], source: Source) -> list[Table | Picture]:
-    """Make these exhibits and write their files into the folder of the source."""
     return [_write(exhibit, source) for exhibit in wanted]
+
+
+def write_and_print(wanted: Iterable[Exhibit], source: Source) -> None:
+    """The same, and the tables on standard output."""
+    print("\n".join(to_text(one) for one in write(wanted, source) if isinstance(one, Table)), end="")
 
 
 def _write(exhibit: Exhibit, source: Source) -> Table | Picture:

@@ -23,13 +23,12 @@ Place = tuple[str, int, str]  # model, budget, regime
 
 
 def make(source: Source) -> Table:
-    """A row per model, budget and regime, a column per optimizer and write-back, then what M+Adam gains over each."""
     collected = source.collected
     config = collected.config
     shown = [cell for cell in cells(collected.runs) if _belongs(config, cell.key.optimizer)]
     by_key = {cell.key: cell for cell in shown}
     places = _places(config, shown)
-    inside = [cell for cell in shown if _place(cell.key) in places]
+    inside = [cell for cell in shown if cell.key.place in places]
     styles = optimizer_styles(cell.key.optimizer for cell in inside)
     rivals = [entry for entry in styles if entry.startswith(f"{BASELINE}-")]
     rows = []
@@ -38,7 +37,7 @@ def make(source: Source) -> Table:
         reference = by_key.get(CellKey(model, budget, fp32_regime(config, regime), BASELINE))
         method = own.get(METHOD)
         gains = [between_text(own[rival], method) for rival in rivals]
-        values = [_entry(cell) for cell in (reference, *own.values())]
+        values = [Entry(perplexity_text(cell), cell.key if cell else None) for cell in (reference, *own.values())]
         rows.append(
             (*entries(model, f"{budget}x", regime), *values, *entries(*gains, cell=method.key if method else None))
         )
@@ -75,16 +74,7 @@ def _belongs(config: StudyConfig, entry: str) -> bool:
 
 
 def _places(config: StudyConfig, shown: list[Cell]) -> list[Place]:
-    """Where a write-back is tried, in the order to show it."""
-    tried = {_place(cell.key) for cell in shown if has_write_back(config, cell.key.optimizer)}
+    tried = {cell.key.place for cell in shown if has_write_back(config, cell.key.optimizer)}
     models = list(dict.fromkeys(cell.key.model for cell in shown))
     regimes = list(regime_styles(cell.key.regime for cell in shown))
     return sorted(tried, key=lambda place: (models.index(place[0]), place[1], regimes.index(place[2])))
-
-
-def _place(key: CellKey) -> Place:
-    return key.model, key.budget, key.regime
-
-
-def _entry(cell: Cell | None) -> Entry:
-    return Entry(perplexity_text(cell), cell.key if cell else None)

@@ -31,7 +31,6 @@ def count_flushed(look: Preview) -> Tensor:
 
 
 def flushed_record(counts: Tensor) -> dict[str, int]:
-    """What `count_flushed` counted, as JSON."""
     return dict(zip(("blocks", "flushed"), counts.tolist(), strict=True))
 
 

@@ -13,7 +13,6 @@ neither has any float32 weight.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from mpadam.optim.base import LowPrecisionOptimizer
 from mpadam.optim.store import encoded
 from mpadam.optim.update import Preview
-from mpadam.probes.survey import role_of
+from mpadam.probes.survey import PROJECTIONS, members
 from mpadam.probes.survival import BINS, bin_of, count_survival, part_of, parts_of, survival_record
 
 SMALLEST, LARGEST = -16, 11
@@ -54,8 +53,9 @@ def survey_layers(model: nn.Module, optimizer: LowPrecisionOptimizer) -> dict[st
         "counts": steps by |step| / spacing}.
     """
     found: dict[tuple[int, str], list[_Sums]] = {}
-    for layer, role, look in _projections(model, optimizer):
-        found.setdefault((layer, role), []).append(_sums(look))
+    for name, role, p in members(model, optimizer):
+        if (layer := layer_of(name)) is not None and role in PROJECTIONS:
+            found.setdefault((layer, role), []).append(_sums(optimizer.preview(p)))
     roles = dict.fromkeys(role for _, role in found)
     return {
         "layers": [
@@ -74,15 +74,6 @@ def layer_of(name: str) -> int | None:
     words = name.split(".")
     place = words.index("layers") + 1 if "layers" in words else len(words)
     return int(words[place]) if place < len(words) and words[place].isdecimal() else None
-
-
-def _projections(model: nn.Module, optimizer: LowPrecisionOptimizer) -> Iterator[tuple[int, str, Preview]]:
-    names = {p: name for name, p in model.named_parameters()}
-    for group in optimizer.param_groups:
-        for p in group["params"]:
-            layer = layer_of(names[p])
-            if layer is not None and p.grad is not None and group.get("role", "projection") == "projection":
-                yield layer, role_of(names[p], group), optimizer.preview(p)
 
 
 def _sums(look: Preview) -> _Sums:

@@ -38,7 +38,6 @@ def _tensorboard(writer: Any, record: dict[str, Any]) -> None:
 
 
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:
-    """The shares of a record that a tracker draws."""
     intended = record["intended"]
     found = {f"lost/{view}": lost / intended for view, lost in record["lost"].items() if intended}
     layers = {

@@ -17,7 +17,7 @@ from mpadam.numerics import spacing
 from mpadam.optim.base import LowPrecisionOptimizer
 from mpadam.optim.store import WeightStore
 from mpadam.probes.replay import Replica
-from mpadam.probes.staleness import held_still
+from mpadam.probes.survival import held_still
 from mpadam.probes.tiles import Tiles
 
 STORED = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}

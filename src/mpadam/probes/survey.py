@@ -7,13 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from mpadam.optim.base import LowPrecisionOptimizer
-from mpadam.optim.update import Preview
 from mpadam.probes.descent import descent_record, descent_sums
 from mpadam.probes.flushed import count_flushed, flushed_record, flushing
-from mpadam.probes.staleness import count_staleness
-from mpadam.probes.survival import count_survival, survival_record
+from mpadam.probes.survival import count_staleness, count_survival, survival_record
 
 ALL = "all"
+PROJECTIONS = ("attention", "mlp", "projection")  # roles
 _KINDS = {"self_attn": "attention", "mlp": "mlp"}  # word in the name of a projection -> its role here
 
 
@@ -39,7 +38,8 @@ def survey(model: nn.Module, optimizer: LowPrecisionOptimizer) -> dict[str, Any]
     staleness: dict[str, Tensor] = {}
     flushed: dict[str, Tensor] = {}
     may_flush = bool(flushing(optimizer))
-    for role, update in _updates(model, optimizer):
+    for _, role, p in members(model, optimizer):
+        update = optimizer.preview(p)  # of one parameter at a time: it needs much memory
         _add(survival, {role: count_survival(update)})
         sums = descent_sums(update)
         for place in (ALL, role):
@@ -57,13 +57,11 @@ def survey(model: nn.Module, optimizer: LowPrecisionOptimizer) -> dict[str, Any]
     }
 
 
-def _updates(model: nn.Module, optimizer: LowPrecisionOptimizer) -> Iterator[tuple[str, Preview]]:
-    """Role and next update of each parameter that has a gradient, one at a time: they need much memory."""
+def members(model: nn.Module, optimizer: LowPrecisionOptimizer) -> Iterator[tuple[str, str, Tensor]]:
+    """Name, role (`role_of`) and parameter of each that has a gradient."""
     names = {p: name for name, p in model.named_parameters()}
     for group in optimizer.param_groups:
-        for p in group["params"]:
-            if p.grad is not None:
-                yield role_of(names[p], group), optimizer.preview(p)
+        yield from ((names[p], role_of(names[p], group), p) for p in group["params"] if p.grad is not None)
 
 
 def _add(totals: dict[str, Tensor], more: Mapping[str, Tensor]) -> None:

@@ -1,4 +1,5 @@
-"""Update survival: which intended updates change the stored weight, by |w|.
+"""Update survival: which intended updates change the stored weight, by |w|; and staleness: second moments that rounding
+holds where they are.
 
 Counted for the additive part alone, the multiplicative part alone, and both together (without the decay, which is not
 meant to move a weight by itself: it is below half a unit in the last place of bf16 at any usual rate). Intended: the
@@ -6,6 +7,11 @@ part is not zero. Survived: what would be stored differs from the write of nothi
 
 Bins are powers of two of the stored weight before the update: bin e is 2**e <= |w| < 2**(e + 1), the lowest takes
 everything below and the highest everything above it; zero is a bin of its own.
+
+Staleness: v = b2 v + (1 - b2) g^2 moves by (1 - b2)(g^2 - v). Where that is below half a unit in the last place of the
+state's dtype (in bf16 2**-10 to 2**-8 of v), the stored value stays, at every step again: at b2 = 0.999 it cannot even
+decay, since 0.001 v is too small a step for most v. Due: the float32 update differs from the stored value. Stale: it is
+due, and the stored value stays the same.
 """
 
 from typing import Any
@@ -57,7 +63,6 @@ def bin_of(w: Tensor) -> Tensor:
 
 
 def part_of(step: Step, branch: str) -> Tensor:
-    """additive, multiplicative, or both."""
     if branch == "both":
         return step.additive + step.multiplicative
     part: Tensor = getattr(step, branch)
@@ -76,3 +81,17 @@ def survival_record(counts: Tensor, rule: str) -> dict[str, Any]:
         survived = of_branch[:, 2]
         record[branch] = {"intended": (of_branch[:, 1] + survived).tolist(), "survived": survived.tolist()}
     return record
+
+
+def count_staleness(look: Preview) -> dict[str, Tensor]:
+    """second moment -> `held_still`."""
+    stored, new = look.operands.moments, look.update.moments
+    return {name: held_still(stored[name], new[name]) for name in new if name.startswith("v")}
+
+
+def held_still(stored: Tensor, new: Tensor) -> Tensor:
+    """int64 (3,): entries of a state in the dtype of `stored`, those that the float32 update `new` would move (due),
+    and those of them that stay the same (stale)."""
+    due = new != stored.to(torch.float32)
+    stale = due & (new.to(stored.dtype) == stored)
+    return torch.stack([due.new_tensor(due.numel(), dtype=torch.int64), due.sum(), stale.sum()])

@@ -13,7 +13,7 @@ from mpadam.analysis.collect import Collected
 from mpadam.analysis.entries import is_level
 from mpadam.analysis.style import optimizer_styles
 from mpadam.claims.effects import ALTERNATIVE, FORM, ITSELF, Effect, Effects, sides
-from mpadam.claims.reported import below_paper_scale, vocabulary
+from mpadam.claims.reported import below_paper_scale
 from mpadam.claims.samples import ClaimCell
 from mpadam.claims.verdicts import LEAST_SEEDS, NOT_RUN
 from mpadam.claims.words import COST, GAIN, Writer
@@ -41,7 +41,6 @@ class Abstract:
 
 
 def abstract(collected: Collected, claims: dict[str, Any] | None) -> Abstract:
-    """claims: what claims.json has, if it is there."""
     if collected.config.report == "updates":
         return Abstract(_of_updates(collected), [])
     effects = Effects(collected)
@@ -94,14 +93,13 @@ def _span(texts: Sequence[str]) -> str:
 
 def _scale(collected: Collected) -> str:
     """`of 0.42M parameters, trained for 400 updates`, or from the least to the most."""
-    config, size = collected.config, vocabulary(collected)
+    size = collected.vocabulary
     if size is None:
         return "of a size that depends on the vocabulary, trained"
-    batch = config.training.global_batch_size * config.data.sequence_length
-    models = {name: config.models[name] for name in collected.runs["model"].unique()}
+    models = [collected.config.models[name] for name in collected.runs["model"].unique()]
     pairs = collected.runs[["model", "budget"]].drop_duplicates().itertuples(index=False)
-    parameters = sorted(model.parameters(size) for model in models.values())
-    steps = sorted(models[name].steps(int(x), vocab_size=size, positions_per_step=batch) for name, x in pairs)
+    parameters = sorted(model.parameters(size) for model in models)
+    steps = sorted(collected.updates(name, int(budget)) for name, budget in pairs)
     sizes = _span([f"{count / 1e6:.2g}M" if count < 1e8 else f"{count / 1e6:,.0f}M" for count in parameters])
     return f"of {sizes} parameters, trained for {_span([f'{count:,}' for count in steps])} updates"
 

@@ -16,9 +16,8 @@ from mpadam.analysis.collect import Collected
 from mpadam.analysis.tunings import Tuning
 from mpadam.presence import is_there
 from mpadam.site.pieces import link
-from mpadam.site.records import environment, first_and_last, flat, log_tail, specification, text_of
-from mpadam.site.rows import PAGES, RunRow
-from mpadam.site.trials import Trial, trials
+from mpadam.site.records import first_and_last, flat, log_tail, specification, text_of
+from mpadam.site.rows import PAGES, RunRow, Trial, trials
 from mpadam.study.archive import ARCHIVE
 from mpadam.study.grid import selection_key
 from mpadam.study.run_folder import RunFolder, read_json
@@ -79,7 +78,6 @@ class Group:
 
 
 def render_cell(template: Template, collected: Collected, cell: list[RunRow]) -> str:
-    """The page of a cell as HTML; cell: its seeds."""
     output, archive = collected.paths.output, collected.paths.root / ARCHIVE
     here = (output / cell[0].page).parent
     tuning = next(t for t in collected.tunings if t.key == selection_key(collected.config, cell[0].key))
@@ -120,7 +118,9 @@ def _section(collected: Collected, row: RunRow | Trial, tuning: Tuning, here: Pa
         results=_results(summary),
         curve=_data_uri(folder.plot) if is_there(folder.plot) else "",
         curve_alt=_curve_alt(folder, summary),
-        facets=dict(zip(FACETS, (values, list(flat(spec)), environment(folder)), strict=True)),
+        facets=dict(
+            zip(FACETS, (values, list(flat(spec)), list(flat(read_json(folder.environment) or {}))), strict=True)
+        ),
         log=log_tail(folder),
         files=_files(folder, here, archived=collected.paths.unpacked is not None),
     )
@@ -137,7 +137,6 @@ def _data_uri(picture: Path) -> str:
 
 
 def _curve_alt(folder: RunFolder, summary: Mapping[str, Any]) -> str:
-    """The curve in a sentence."""
     points = [f"{loss:.3f} at step {step:,}" for step, loss in dict.fromkeys(first_and_last(folder))]
     train = f"training loss from {' to '.join(points)}" if points else "no training loss yet"
     value = summary.get("val_loss")

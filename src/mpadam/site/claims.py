@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mpadam.claims.examine import FILE
 from mpadam.claims.outcome import (
     ABSENT,
     EDGE,
@@ -18,7 +19,6 @@ from mpadam.claims.outcome import (
     numbers,
     outcomes,
 )
-from mpadam.claims.report import FILE
 from mpadam.study.load import ConfigError
 from mpadam.study.run_folder import read_json
 

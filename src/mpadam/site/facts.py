@@ -1,12 +1,21 @@
-"""What was run, in a reader's words: text, models, training, tuning."""
+"""What was run, in a reader's words: text, models, training, tuning. And the paper's own numbers, with their grade,
+next to those of the study's runs where they measure the same thing.
+
+A study at another scale has nothing to set next to them but the direction of its own differences, and that is what it
+shows.
+"""
 
 import math
 from dataclasses import dataclass
 from typing import Any
 
+from mpadam.analysis.cells import BASELINE, Cell, CellKey, cells
 from mpadam.analysis.collect import Collected
-from mpadam.analysis.entries import is_level
+from mpadam.analysis.entries import METHOD, is_level
 from mpadam.analysis.style import optimizer_styles, regime_styles
+from mpadam.analysis.texts import gain_text, perplexity_text
+from mpadam.claims.reported import BUDGET, REPORTED, Line, same_model
+from mpadam.site.gains import with_interval
 from mpadam.study.config import StudyConfig
 
 _SOURCES = {
@@ -25,40 +34,26 @@ TEXTS = {
 _SEQUENCES = {"pack": "documents end to end", "truncate_pad": "a document each, cut or padded"}
 
 
-@dataclass(frozen=True)
-class Fact:
-    term: str
-    text: str
-
-
-@dataclass(frozen=True)
-class ModelFact:
-    """Sizes of a model; `parameters` and `positions` are None where the vocabulary is not known yet."""
-
-    name: str
-    parameters: str
-    shape: str
-    steps: str
-    positions: str
+#: a term and what is said of it
+Fact = tuple[str, str]
 
 
 def facts(collected: Collected) -> list[Fact]:
-    """In the order to read them."""
     config, manifest = collected.config, collected.manifest
     return [
-        Fact("Text", _SOURCES[config.data.source]),
+        ("Text", _SOURCES[config.data.source]),
         *([] if manifest is None else _sizes(manifest)),
-        Fact("Sequences", f"{config.data.sequence_length} tokens, {_SEQUENCES[config.data.sequences]}"),
-        Fact("Budgets", ", ".join(f"{budget}x" for budget in _used(collected, "budget"))),
-        Fact(
+        ("Sequences", f"{config.data.sequence_length} tokens, {_SEQUENCES[config.data.sequences]}"),
+        ("Budgets", ", ".join(f"{budget}x" for budget in _used(collected, "budget"))),
+        (
             "Regimes",
             ", ".join(regime_styles(_used(collected, "regime")))
             + " (how weights are stored, then what multiplies them)",
         ),
-        Fact("Optimizers", _optimizers(collected)),
-        Fact("Seeds", ", ".join(map(str, _used(collected, "seed")))),
-        Fact("Batch", f"{config.training.global_batch_size} sequences per update, on {config.training.device}"),
-        Fact("Tuning", _tuning(config)),
+        ("Optimizers", _optimizers(collected)),
+        ("Seeds", ", ".join(map(str, _used(collected, "seed")))),
+        ("Batch", f"{config.training.global_batch_size} sequences per update, on {config.training.device}"),
+        ("Tuning", _tuning(config)),
     ]
 
 
@@ -69,14 +64,14 @@ def _used(collected: Collected, column: str) -> list[Any]:
 def _sizes(manifest: dict[str, Any]) -> list[Fact]:
     train, validation, entropy = manifest["train"], manifest["validation"], manifest["unigram_entropy"]
     return [
-        Fact("Training text", f"{train['documents']:,} documents, {train['tokens']:,} tokens"),
-        Fact(
+        ("Training text", f"{train['documents']:,} documents, {train['tokens']:,} tokens"),
+        (
             "Validation text",
             f"{validation['documents']:,} documents, none of them in the training text; reported on "
             f"{manifest['validation_set']['report']['target_tokens']:,} tokens, rates chosen on another half",
         ),
-        Fact("Vocabulary", f"{manifest['vocab_size']:,} tokens"),
-        Fact(
+        ("Vocabulary", f"{manifest['vocab_size']:,} tokens"),
+        (
             "Yardstick",
             f"guessing by the frequency of tokens alone: perplexity {math.exp(entropy):.1f} ({entropy:.3f} nats a "
             "token, the unigram entropy of the validation text)",
@@ -106,19 +101,66 @@ def _tuning(config: StudyConfig) -> str:
     return f"{trials}{length}, on seed {config.tuning.seed}"
 
 
-def model_facts(collected: Collected) -> list[ModelFact]:
-    """The models that the study trains."""
-    config = collected.config
-    vocabulary = collected.manifest["vocab_size"] if collected.manifest else config.tokenizer.vocab_size
+def model_facts(collected: Collected) -> list[tuple[str, ...]]:
+    """Name, parameters, shape, steps and positions at budget 1 of the models that the study trains; ? where it depends
+    on a vocabulary that is not known yet."""
+    config, size = collected.config, collected.vocabulary
     batch = config.training.global_batch_size * config.data.sequence_length
-    found = []
+    found: list[tuple[str, ...]] = []
     for name in _used(collected, "model"):
         model = config.models[name]
         shape = f"{model.layers} layers, width {model.hidden_size}, {model.heads} heads"
-        if vocabulary is None:
-            found.append(ModelFact(name, "?", shape, "?", "?"))
+        if size is None:
+            found.append((name, "?", shape, "?", "?"))
             continue
-        steps = model.steps(1, vocab_size=vocabulary, positions_per_step=batch)
-        parameters = model.parameters(vocabulary)
-        found.append(ModelFact(name, f"{parameters:,}", shape, f"{steps:,}", f"{steps * batch:,}"))
+        steps = collected.updates(name, 1)
+        found.append((name, f"{model.parameters(size):,}", shape, f"{steps:,}", f"{steps * batch:,}"))
     return found
+
+
+# --- the paper's numbers ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A line of the paper and what this study has. A cell without runs of that model is None.
+
+    direction: which way the gains of this study's other cells in the same regime point.
+    """
+
+    reported: Line
+    adamw: tuple[str, str] | None
+    m_plus_adam: tuple[str, str] | None
+    gain: tuple[str, str] | None
+    direction: str
+
+
+def beside_the_paper(collected: Collected) -> list[Beside]:
+    found = {cell.key: cell for cell in cells(collected.runs)}
+    return [_beside(collected, reported, found) for reported in REPORTED]
+
+
+def _beside(collected: Collected, reported: Line, found: dict[CellKey, Cell]) -> Beside:
+    same = same_model(collected, reported.model)
+    adamw, method = (
+        found.get(CellKey(reported.model, BUDGET, reported.regime, entry)) if same else None
+        for entry in (BASELINE, METHOD)
+    )
+    than = CellKey(reported.model, BUDGET, reported.regime, BASELINE)
+    return Beside(
+        reported,
+        (perplexity_text(adamw), adamw.key.folder) if adamw else None,
+        (perplexity_text(method), method.key.folder) if method else None,
+        (with_interval(found, than, method.key, gain_text(method)), method.key.folder) if method else None,
+        _direction([cell for cell in found.values() if cell is not method], reported.regime),
+    )
+
+
+def _direction(found: list[Cell], regime: str) -> str:
+    asked = [cell for cell in found if (cell.key.regime, cell.key.optimizer) == (regime, METHOD)]
+    gains = [cell.gain.mean for cell in asked if cell.gain is not None]
+    if not asked:
+        return "none of its cells"
+    if not gains:
+        return "no pair of runs yet"
+    return f"lower in {sum(gain > 0 for gain in gains)} of {len(gains)}"

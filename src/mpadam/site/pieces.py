@@ -4,7 +4,9 @@ Everything in `tables/*.json` and `figures/*.json` is shown, so a new table or f
 the summary opens the page, and the cells of claims have a table of their own there.
 """
 
+import csv
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,10 +14,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from mpadam.analysis.cells import CellKey
+from mpadam.analysis.style import optimizer_styles
 from mpadam.exhibits.registry import places
 from mpadam.presence import is_there
 from mpadam.site.gains import Cells, with_intervals
-from mpadam.site.points import Point, points
 from mpadam.study.paths import StudyPaths
 
 #: tables that are unfolded, and come first: what the abstract calls each, and what it is for
@@ -26,10 +29,16 @@ UNFOLDED = {
 }
 
 
+_CELL = ("model", "budget", "regime", "optimizer")
+
+
 @dataclass(frozen=True)
-class Download:
-    label: str
-    href: str
+class Point:
+    """A point of a figure in words, for those who want the runs behind it, or cannot see it. cell: anchor of these."""
+
+    cell: str
+    name: str
+    value: str
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,7 @@ class Piece:
 
     anchor: its place on the page; a figure beside a table of the same name has another.
     image: link to the picture of a figure, None for a table.
-    points: what a figure shows of runs.
+    downloads: format and link.  points: what a figure shows of runs.
     """
 
     name: str
@@ -47,21 +56,16 @@ class Piece:
     caption: str
     content: dict[str, Any]
     image: str | None
-    downloads: tuple[Download, ...]
+    downloads: tuple[tuple[str, str], ...]
     points: tuple[Point, ...] = ()
 
 
 def read_pieces(root: Path, cells: Cells) -> list[Piece]:
     """The pieces of the study whose folder is `root`; links are relative to it. cells: of the study, for intervals."""
-    paths = [path for folder in ("tables", "figures") for path in sorted((root / folder).glob("*.json"))]
-    found = [_piece(path, root, cells) for path in paths]
     order = places()
-    last = len(found) + max(order.values(), default=0)
-    return sorted(found, key=lambda piece: (order.get((_folder(piece), piece.name), last), piece.name))
-
-
-def _folder(piece: Piece) -> str:
-    return "tables" if piece.image is None else "figures"
+    paths = [path for folder in ("tables", "figures") for path in sorted((root / folder).glob("*.json"))]
+    paths.sort(key=lambda path: (order.get((path.parent.name, path.stem), math.inf), path.stem))
+    return [_piece(path, root, cells) for path in paths]
 
 
 def tables_of(pieces: Sequence[Piece]) -> list[Piece]:
@@ -102,22 +106,39 @@ def contents(pieces: Sequence[Piece]) -> list[tuple[str, str]]:
 def _piece(path: Path, root: Path, cells: Cells) -> Piece:
     content = json.loads(path.read_text(encoding="utf-8"))
     formats = ("svg", "pdf", "png", "csv") if path.parent.name == "figures" else ("csv", "md", "tex")
+    has_twin = path.parent.name == "figures" and is_there(root / "tables" / path.name)
     files = {suffix: path.with_suffix(f".{suffix}") for suffix in formats}
     return Piece(
         name=path.stem,
-        anchor=f"{path.stem}-figure" if _has_twin(path, root) else path.stem,
+        anchor=f"{path.stem}-figure" if has_twin else path.stem,
         title=content["title"],
         caption=content["caption"],
         content=with_intervals(content, cells) if "rows" in content else content,
         image=link(files["svg"], root) if "svg" in files else None,
-        downloads=tuple(Download(suffix.upper(), link(f, root)) for suffix, f in files.items() if is_there(f)),
+        downloads=tuple((suffix.upper(), link(f, root)) for suffix, f in files.items() if is_there(f)),
         points=points(files["csv"]) if "svg" in files else (),
     )
 
 
-def _has_twin(path: Path, root: Path) -> bool:
-    """Whether it is a figure, and a table has its name."""
-    return path.parent.name == "figures" and is_there(root / "tables" / path.name)
+def points(numbers: Path) -> tuple[Point, ...]:
+    """The cells that a figure shows, each once, from its CSV; none where it shows no cells, or has no CSV."""
+    if not is_there(numbers):
+        return ()
+    with numbers.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    if not rows or not {*_CELL, "val_ppl_mean", "n"} <= rows[0].keys():
+        return ()
+    cells = {CellKey(r["model"], int(r["budget"]), r["regime"], r["optimizer"]): r for r in rows}
+    labels = optimizer_styles(key.optimizer for key in cells)
+    names = {key: f"{key.model} {key.budget}x {key.regime} {labels[key.optimizer].label}" for key in cells}
+    return tuple(Point(key.folder, names[key], _value(row)) for key, row in cells.items())
+
+
+def _value(row: dict[str, str]) -> str:
+    if row["val_ppl_mean"]:
+        spread = f" ± {float(row['val_ppl_sd']):.2f}" if row["val_ppl_sd"] else ""
+        return f"{float(row['val_ppl_mean']):.2f}{spread} (n={row['n']})"
+    return "div." if int(row.get("diverged") or 0) else "no result"
 
 
 def link(path: Path, root: Path) -> str:

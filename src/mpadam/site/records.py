@@ -11,7 +11,7 @@ from typing import Any
 
 from mpadam.presence import is_there
 from mpadam.study.load import ConfigError, read_yaml
-from mpadam.study.run_folder import RunFolder, last_lines, read_json
+from mpadam.study.run_folder import RunFolder, last_lines
 
 LOG_LINES = 40
 _END = 16_384  # bytes
@@ -56,13 +56,7 @@ def specification(folder: RunFolder, summary: Mapping[str, Any]) -> dict[str, An
     return spec if isinstance(spec, dict) else {}
 
 
-def environment(folder: RunFolder) -> list[tuple[str, str]]:
-    """Commit, packages, device and the like."""
-    return list(flat(read_json(folder.environment) or {}))
-
-
 def log_tail(folder: RunFolder) -> str:
-    """The last lines of the log; empty where there is none."""
     return "\n".join(last_lines(folder.log, window=_END)[-LOG_LINES:])
 
 

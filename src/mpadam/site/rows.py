@@ -1,5 +1,8 @@
-"""The lines of the list of runs: what became of each run that the study asks for, and where the pages show it."""
+"""The lines of the list of runs, what became of each run that the study asks for, and the trials that rates were chosen
+from; and where the pages show them.
+"""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +11,9 @@ from urllib.parse import quote
 from mpadam.analysis.cells import CellKey
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.style import optimizer_styles
-from mpadam.study.grid import RunKey
+from mpadam.analysis.tunings import Tuning, trial_perplexity
+from mpadam.site.records import text_of
+from mpadam.study.grid import RunKey, selection_key
 
 #: below the folder of the page
 PAGES = "pages"
@@ -41,12 +46,10 @@ class RunRow:
 
     @property
     def anchor(self) -> str:
-        """Of its section on the page."""
         return f"seed{self.key.seed}"
 
     @property
     def href(self) -> str:
-        """Of its section, relative to `index.html`."""
         return f"{quote(self.page)}#{self.anchor}"
 
     @property
@@ -62,15 +65,26 @@ class RunRow:
         return f"{self.cell_name}, seed {self.key.seed}"
 
 
+@dataclass(frozen=True)
+class Trial:
+    """A tuning trial. anchor: of its section. note: whether it was chosen, and of a further one, why it was made."""
+
+    anchor: str
+    title: str
+    status: str
+    perplexity: str
+    note: str
+    folder: Path
+    hash: str
+
+
 def run_rows(collected: Collected) -> list[RunRow]:
-    """All runs that the study asks for, in the order of its grid."""
     labels = {name: style.label for name, style in optimizer_styles(collected.runs["optimizer"]).items()}
     records: list[dict[str, Any]] = collected.runs.to_dict("records")  # type: ignore[assignment]
     return [_row(run, labels, collected.paths.records) for run in records]
 
 
 def by_cell(rows: list[RunRow]) -> dict[str, list[RunRow]]:
-    """The seeds of each cell."""
     groups: dict[str, list[RunRow]] = {}
     for row in rows:
         groups.setdefault(row.cell, []).append(row)
@@ -92,12 +106,38 @@ def _row(run: dict[str, Any], labels: dict[str, str], root: Path) -> RunRow:
         loss=f"{run['val_loss']:.4f}" if done else "",
         steps=f"{run['steps']:,}" if done else "",
         seconds=f"{run['seconds']:,.0f}" if done else "",
-        note=_note(run),
+        note=f"step {run['diverged_step']}: {run['problem']}" if run["status"] == "diverged" else str(run["problem"]),
         hash=run["hash"],
     )
 
 
-def _note(run: dict[str, Any]) -> str:
-    if run["status"] != "diverged":
-        return str(run["problem"])
-    return f"step {run['diverged_step']}: {run['problem']}"
+def tuning_links(collected: Collected, rows: Sequence[RunRow]) -> dict[tuple[str, ...], str]:
+    """(model, regime, optimizer), as tables name a row -> its trials, on the page of the first cell with its rates."""
+    labels = optimizer_styles(tuning.key.optimizer for tuning in collected.tunings)
+    pages = {selection_key(collected.config, row.key): row.page for row in reversed(rows)}
+    return {
+        (t.key.model, t.key.regime, labels[t.key.optimizer].label): f"{quote(pages[t.key])}#trials"
+        for t in collected.tunings
+        if t.trials
+    }
+
+
+def trials(collected: Collected, tuning: Tuning) -> tuple[Trial, ...]:
+    return tuple(
+        Trial(
+            anchor=f"trial{number}",
+            title=f"Trial {number}: "
+            + ", ".join(f"{name} {text_of(value)}" for name, value in trial["values"].items()),
+            status=trial["status"],
+            perplexity=f"{trial_perplexity(trial):,.2f}" if trial["status"] == "completed" else "",
+            note=_note(trial, chosen=number == tuning.best),
+            folder=collected.paths.trial(tuning.key, number),
+            hash=str(trial.get("hash", "")),
+        )
+        for number, trial in enumerate(tuning.trials)
+    )
+
+
+def _note(trial: Mapping[str, Any], *, chosen: bool) -> str:
+    why = [f"further trial: {trial['why']}"] if "why" in trial else []
+    return "; ".join([*(["chosen"] if chosen else []), *why])

@@ -80,8 +80,8 @@ def trained() -> None:
 
 def measured(bytes_planned: float) -> None:
     from mpadam import Lion
-    from mpadam.diagnostics.capabilities.produce import produce
-    from mpadam.diagnostics.survival_grid.measure import measure as survival
+    from mpadam.diagnostics.capabilities import produce
+    from mpadam.diagnostics.survival_grid import measure as survival
     from mpadam.exhibits import table1
     from mpadam.exhibits.source import Source
     from mpadam.model.capabilities import probe, regime_support

@@ -47,7 +47,6 @@ def box(
     fill: str = "#ffffff",
     size: float = TEXT,
     round_: bool = False,
-    dash: str = "-",
 ) -> None:
     """A box with text; `round_` for operations, corners for what is stored or passed on.
 
@@ -60,11 +59,7 @@ def box(
     x, y = centre[0] - width / 2, centre[1] - height / 2
     corner = min(width, height) / 2.2 if round_ else 0.04
     style = f"round,pad=0,rounding_size={corner}"
-    axes.add_patch(
-        FancyBboxPatch(
-            (x, y), width, height, boxstyle=style, facecolor=fill, edgecolor=EDGE, linewidth=0.9, linestyle=dash
-        )
-    )
+    axes.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=style, facecolor=fill, edgecolor=EDGE, linewidth=0.9))
     axes.text(*centre, text, ha="center", va="center", fontsize=size, color=INK, linespacing=1.25)
 
 
@@ -95,10 +90,9 @@ def arrow(
     )
 
 
-def note(axes: Axes, at: Point, text: str, *, size: float = TEXT, ha: str = "center", bold: bool = False) -> None:
-    """Words beside boxes."""
+def note(axes: Axes, at: Point, text: str, *, ha: str = "center", bold: bool = False) -> None:
     weight = "bold" if bold else "normal"
-    axes.text(*at, text, ha=ha, va="center", fontsize=size, color=INK if bold else MUTED, fontweight=weight)
+    axes.text(*at, text, ha=ha, va="center", fontsize=TEXT, color=INK if bold else MUTED, fontweight=weight)
 
 
 def precision_key(axes: Axes, at: Point, used: set[int]) -> None:

@@ -1,17 +1,19 @@
-"""Looks of lines that belong to optimizers without a regime: colour and marker of the one style map, and a dash each.
+"""Looks of lines that belong to optimizers without a regime, or to their branches: colour and marker of the one style
+map, and a dash each.
 
 In figures of the study the dash says the regime. The diagnostics have none, so here it keeps apart, in grey too, forms
 that share a colour.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
+import seaborn.objects as so
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from mpadam.analysis.style import Dash, optimizer_styles
+from mpadam.analysis.style import SKY, Dash, optimizer_styles
 from mpadam.exhibits.kit import panels as kit
 
 _DASHES: dict[str, Dash] = {
@@ -28,7 +30,6 @@ def dash(name: str) -> Dash:
 
 
 def scales(names: Sequence[str]) -> dict[str, Any]:
-    """Scales for `so.Plot.scale`, by optimizer."""
     return {
         **kit.looks(optimizer_styles(names)),
         "linestyle": {name: dash(name) for name in names},
@@ -51,7 +52,6 @@ def draw(axes: Axes, points: pd.DataFrame, names: Sequence[str], *, x: str, y: s
 
 
 def entries(names: Sequence[str]) -> list[Line2D]:
-    """Entries of a legend."""
     looks = scales(names)
     return [
         kit.line(
@@ -62,3 +62,40 @@ def entries(names: Sequence[str]) -> list[Line2D]:
         )
         for name, style in optimizer_styles(names).items()
     ]
+
+
+# --- branches of optimizers, next to each other -----------------------------------------------------------------------
+
+
+#: `optimizer branch` -> keywords of a line: label, colour, marker, dash
+BranchLines = dict[str, dict[str, Any]]
+
+
+def branch_lines(pairs: Iterable[tuple[str, str]]) -> BranchLines:
+    """Looks of these optimizer entries and branches, in the order to show them.
+
+    An optimizer with one branch has its own looks; of one with two, the multiplicative branch has them.
+    """
+    found = list(dict.fromkeys(pairs))
+    lines = {}
+    for entry, style in optimizer_styles(entry for entry, _ in found).items():
+        branches = [branch for optimizer, branch in found if optimizer == entry]
+        for branch in branches:
+            alone = len(branches) == 1
+            second = branch == "additive" and not alone
+            lines[f"{entry} {branch}"] = {
+                "label": style.label if alone else f"{style.label},\n{branch}",
+                "color": SKY if second else style.colour,
+                "marker": style.marker,
+                "linestyle": (0, (1, 1.5)) if second else dash(entry),
+            }
+    return lines
+
+
+def draw_branches(axes: Axes, rows: pd.DataFrame, lines: BranchLines, *, x: str, y: str, size: float) -> None:
+    """A line for each optimizer and branch of the rows. size: of the markers, in points."""
+    named = rows.assign(line=rows["optimizer"] + " " + rows["branch"])
+    drawn = kit.plot(named, x=x, y=y, color="line", marker="line", linestyle="line")
+    looks = ("color", "marker", "linestyle")
+    scales: Any = {look: {name: line[look] for name, line in lines.items()} for look in looks}
+    kit.draw(drawn.add(so.Path(pointsize=size, linewidth=1.3), legend=False).scale(**scales), axes)

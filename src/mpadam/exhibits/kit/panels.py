@@ -15,7 +15,6 @@ from mpadam.exhibits.kit.pictures import THEME, WIDTH
 
 INK, MUTED = "#444444", "#555555"
 DOTTED, DASHED = (0, (1, 1.5)), (0, (5, 2))
-Grid = list[list[Axes]]
 
 
 def page(height: float) -> Figure:
@@ -23,19 +22,25 @@ def page(height: float) -> Figure:
     return Figure((WIDTH, height), layout="constrained")
 
 
-def panels(count: int, *, columns: int, height: float, **shared: Any) -> tuple[Figure, list[Axes]]:
-    """A figure with `count` panels (one at least), at most `columns` in a row, each row `height` inches high."""
+def panels(count: int, *, columns: int, height: float, empty: str = "", **shared: Any) -> tuple[Figure, list[Axes]]:
+    """A figure with `count` panels, at most `columns` in a row, each row `height` inches high; one that says `empty`
+    where there is none."""
     columns = min(columns, max(1, count))
     rows = max(1, -(-count // columns))
     figure = page(rows * height)
     grid = figure.subplots(rows, columns, squeeze=False, **shared).ravel().tolist()
     for spare in grid[max(1, count) :]:
         spare.remove()
+    if not count and empty:
+        say(grid[0], empty)
     return figure, grid[: max(1, count)]
 
 
-def pairs(count: int, *, columns: int, heights: tuple[float, float], room: float = 0.0, **shared: Any) -> Any:
-    """A figure with `count` pairs (one at least) of a panel and one below it, at most `columns` next to each other.
+def pairs(
+    count: int, *, columns: int, heights: tuple[float, float], room: float = 0.0, empty: str = "", **shared: Any
+) -> Any:
+    """A figure with `count` pairs of a panel and one below it, at most `columns` next to each other; one panel that
+    says `empty` where there is none.
 
     heights: of the two, in inches; room: above them, of the figure. Returns the figure and the pairs.
     """
@@ -46,6 +51,9 @@ def pairs(count: int, *, columns: int, heights: tuple[float, float], room: float
     found = [pair for row in range(0, 2 * blocks, 2) for pair in zip(grid[row], grid[row + 1], strict=True)]
     for spare in (axes for pair in found[max(1, count) :] for axes in pair):
         spare.remove()
+    if not count and empty:
+        say(found[0][0], empty)
+        found[0][1].remove()
     return figure, found[: max(1, count)]
 
 
@@ -75,10 +83,10 @@ def say(axes: Axes, text: str) -> None:
     axes.grid(visible=False)
 
 
-def crosses(axes: Axes, places: Sequence[float], colour: str, *, height: float = 0.97) -> None:
+def crosses(axes: Axes, places: Sequence[float], colour: str) -> None:
     """A cross at the top of the panel for each place whose run diverged."""
     if places:
-        axes.plot(places, [height] * len(places), transform=axes.get_xaxis_transform(), color=colour, **CROSS)
+        axes.plot(places, [0.97] * len(places), transform=axes.get_xaxis_transform(), color=colour, **CROSS)
 
 
 CROSS: dict[str, Any] = {"marker": "x", "linestyle": "none", "markersize": 6}
@@ -118,17 +126,12 @@ def line(label: str, **look: Any) -> Line2D:
 
 
 def patch(label: str, **look: Any) -> Patch:
-    """An entry for an area."""
     return Patch(label=label, **look)
 
 
 def optimizer_lines(styles: Mapping[str, OptimizerStyle], **look: Any) -> list[Line2D]:
-    """An entry for each optimizer."""
     return [line(style.label, color=style.colour, marker=style.marker, **look) for style in styles.values()]
 
 
-DIVERGED = "a run diverged"
-
-
-def diverged_entry(label: str = DIVERGED) -> list[Line2D]:
+def diverged_entry(label: str = "a run diverged") -> list[Line2D]:
     return [line(label, marker="x", linestyle="none")]

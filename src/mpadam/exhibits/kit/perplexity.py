@@ -8,14 +8,13 @@ import seaborn.objects as so
 from matplotlib.axes import Axes
 
 from mpadam.analysis.cells import Cell, CellKey, cells_frame
-from mpadam.analysis.style import OptimizerStyle, RegimeStyle, optimizer_styles, regime_styles
+from mpadam.analysis.style import Dash, OptimizerStyle, optimizer_styles, regime_styles
 from mpadam.exhibits.kit import panels as kit
-from mpadam.exhibits.kit.pictures import Picture, alternative
-from mpadam.exhibits.kit.words import lost_text, seeds_text
+from mpadam.exhibits.kit.pictures import Picture, alternative, lost_text, seeds_text
 
 COLUMNS, HEIGHT = 3, 2.8
 Optimizers = Mapping[str, OptimizerStyle]
-Regimes = Mapping[str, RegimeStyle]
+Regimes = Mapping[str, Dash]
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Panel:
     @property
     def lines(self) -> list[tuple[str, str]]:
         """(regime, optimizer) of each line, in the order of legends."""
-        found = {(cell.key.regime, cell.key.optimizer) for cell in self.cells}
+        found = dict.fromkeys((cell.key.regime, cell.key.optimizer) for cell in self.cells)
         regimes, optimizers = regime_styles(r for r, _ in found), optimizer_styles(o for _, o in found)
         return [(regime, optimizer) for regime in regimes for optimizer in optimizers if (regime, optimizer) in found]
 
@@ -55,7 +54,7 @@ def perplexity_picture(name: str, title: str, shown: Sequence[Panel], *, about: 
         ax.set(title=panel.title, ylabel="validation perplexity" if place % COLUMNS == 0 else "")
     groups = {"optimizer": kit.optimizer_lines(optimizers)}
     if any(not panel.by_regime for panel in shown):
-        groups["weights-compute"] = [kit.line(r.label, linestyle=r.dash) for r in regimes.values()]
+        groups["weights-compute"] = [kit.line(name, linestyle=dash) for name, dash in regimes.items()]
     if any(cell.diverged for cell in found):
         groups[""] = kit.diverged_entry()
     kit.legend(figure, groups)
@@ -67,13 +66,15 @@ def perplexity_picture(name: str, title: str, shown: Sequence[Panel], *, about: 
 
 def _draw(axes: Axes, panel: Panel, optimizers: Optimizers, regimes: Regimes) -> None:
     frame = _frame(panel)
-    known = bool(frame["mean"].notna().any())
-    if known:
+    if frame["mean"].notna().any():
         path = so.Path(pointsize=5, linewidth=0 if panel.by_regime else 1.3)
-        drawn = kit.plot(frame, x="x", y="mean", color="optimizer", marker="optimizer", linestyle="regime")
-        drawn = drawn.add(path, legend=False).add(so.Range(linestyle="-"), ymin="low", ymax="high", legend=False)
-        dashes = {name: style.dash for name, style in regimes.items()}
-        kit.draw(drawn.scale(**kit.looks(optimizers, linestyle=dashes)), axes)
+        drawn = (
+            kit.plot(frame, x="x", y="mean", color="optimizer", marker="optimizer", linestyle="regime")
+            .add(path, legend=False)
+            .add(so.Range(linestyle="-"), ymin="low", ymax="high", legend=False)
+            .scale(**kit.looks(optimizers, linestyle=dict(regimes)))
+        )
+        kit.draw(drawn, axes)
         kit.few_ticks(axes)
         axes.margins(y=0.12)
     else:
@@ -81,7 +82,7 @@ def _draw(axes: Axes, panel: Panel, optimizers: Optimizers, regimes: Regimes) ->
     if panel.by_regime:
         names = list(dict.fromkeys(regime for regime, _ in panel.lines))
         axes.set_xlim(-0.5, len(names) - 0.5)
-        kit.fixed_ticks(axes, range(len(names)), [regimes[name].label for name in names], rotation=35)
+        kit.fixed_ticks(axes, range(len(names)), names, rotation=35)
     else:
         budgets = sorted({cell.key.budget for cell in panel.cells})
         axes.set_xscale("log", base=2)

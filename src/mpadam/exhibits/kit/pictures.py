@@ -1,4 +1,5 @@
-"""How a figure becomes files: PDF, SVG, PNG and its words, the same bytes for the same runs.
+"""How a figure becomes files: PDF, SVG, PNG and its words, the same bytes for the same runs; and phrases that these
+words share.
 
 All figures are WIDTH wide and have text of one size, so that they look alike on the page and in print, where they are
 shown at the size that their record names.
@@ -17,6 +18,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
+from mpadam.analysis.cells import Cell
 from mpadam.atomic import write_bytes, write_json, write_text
 
 WIDTH = 9.0  # inches, of every figure
@@ -65,6 +67,29 @@ def alternative(what: str, panels: Iterable[str], numbers: str, *, shown: str = 
     names = "; ".join(panels)
     parts = [what, f"One panel for each of: {names}" if names else "Nothing to show yet", shown]
     return f"{'. '.join(filter(None, parts))}. {numbers} holds the same numbers."
+
+
+def counts_text(counts: Iterable[int], none: str) -> str:
+    """`n = 2`, or `n = 1 to 3`; `none` where nothing is counted."""
+    found = sorted(set(counts))
+    if not found:
+        return none
+    return f"n = {found[0]}" + (f" to {found[-1]}" if len(found) > 1 else "")
+
+
+def seeds_text(cells: Iterable[Cell]) -> str:
+    """How many seeds the means of these cells are over."""
+    return counts_text((cell.perplexity.n for cell in cells if cell.perplexity), "no completed cell")
+
+
+def lost_text(cells: Iterable[Cell]) -> str:
+    """` Of 16 cells, 1 with a diverged run have a cross and no mean.`; empty where all have a mean."""
+    found = list(cells)
+    diverged = sum(bool(cell.diverged) for cell in found)
+    missing = sum(not cell.completed and not cell.diverged for cell in found)
+    lost = [f"{diverged} with a diverged run have a cross and no mean"] if diverged else []
+    lost += [f"{missing} have no result yet"] if missing else []
+    return f" Of {len(found)} cells, {' and '.join(lost)}." if lost else ""
 
 
 @contextmanager

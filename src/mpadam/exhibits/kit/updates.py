@@ -48,25 +48,24 @@ def draw_updates(records: list[dict[str, Any]], files: Iterable[Path]) -> list[P
     return files
 
 
-def _line(axes: Axes, view: str, x: list[float], y: list[float | None]) -> None:
-    colour, dash, width, marker = _LOOKS[view]
-    shown = [float("nan") if value is None else value for value in y]
-    axes.plot(x, shown, color=colour, linestyle=dash, linewidth=width, marker=marker, markersize=3)
+def _lines(axes: Axes, x: list[float], by_view: dict[str, list[float | None]]) -> None:
+    for view, y in by_view.items():
+        colour, dash, width, marker = _LOOKS[view]
+        shown = [float("nan") if value is None else value for value in y]
+        axes.plot(x, shown, color=colour, linestyle=dash, linewidth=width, marker=marker, markersize=3)
 
 
 def _by_step(axes: Axes, records: list[dict[str, Any]]) -> None:
-    for view in _LOOKS:
-        lost = [share(record["lost"][view], record["intended"]) for record in records]
-        _line(axes, view, [record["step"] for record in records], lost)
+    lost = {view: [share(record["lost"][view], record["intended"]) for record in records] for view in _LOOKS}
+    _lines(axes, [record["step"] for record in records], lost)
     axes.set(title="Lost updates by step", xlabel="optimizer step", ylabel="share that is lost", ylim=(-0.04, 1.04))
 
 
 def _by_size(axes: Axes, records: list[dict[str, Any]]) -> None:
     total = summed(record["spacing"] for record in records)
     bins = records[0]["spacing"]["bins"]
-    for view in _LOOKS:
-        whole = sum(total[view])
-        _line(axes, view, [exponent + 0.5 for exponent in bins], [share(count, whole) for count in total[view]])
+    shares = {view: [share(count, sum(total[view])) for count in total[view]] for view in _LOOKS}
+    _lines(axes, [exponent + 0.5 for exponent in bins], shares)
     axes.axvline(-1, color=kit.MUTED, linewidth=1, linestyle=kit.DOTTED)
     axes.annotate("half a spacing", (-1, 1), xycoords=("data", "axes fraction"), ha="right", va="top", color=kit.MUTED,
                   rotation=90, xytext=(-2, -3), textcoords="offset points")  # fmt: skip
@@ -79,9 +78,8 @@ def _by_size(axes: Axes, records: list[dict[str, Any]]) -> None:
 def _by_magnitude(axes: Axes, records: list[dict[str, Any]]) -> None:
     found = by_magnitude(records)
     bins = sorted(e for e, count in found["intended"].items() if e != "zero" and count >= _FEWEST * len(records))
-    for view in _LOOKS:
-        lost = [share(found[view].get(exponent, 0.0), found["intended"][exponent]) for exponent in bins]
-        _line(axes, view, [exponent + 0.5 for exponent in bins], lost)
+    lost = {view: [share(found[view].get(e, 0.0), found["intended"][e]) for e in bins] for view in _LOOKS}
+    _lines(axes, [exponent + 0.5 for exponent in bins], lost)
     axes.set(title="Lost updates by size of the weight", xlabel="|w|", ylabel="share that is lost", ylim=(-0.04, 1.04))
     ticks = [exponent for exponent in bins if exponent % 4 == 0]
     kit.fixed_ticks(axes, ticks, [f"$2^{{{exponent}}}$" for exponent in ticks])

@@ -1,5 +1,7 @@
-"""What one training step really used: dtypes of the tensors of a projection, and formats of what is multiplied.
+"""Figures 7 to 9: dtypes of the tensors of a projection, and formats of what is multiplied, as one training step really
+used them.
 
+    produce(Dataflow(), Path("results/smoke"))
     trace = trace_step(Dataflow(), {"masters": "fp8", "compute": "fp8"})
 
 Hooks see the tensors that go in and out of the layer; a dispatch mode sees every matrix product that torch carries out
@@ -11,23 +13,31 @@ Nothing is read from the configuration.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mpadam.diagnostics.dataflow.session import STEPS, tiny_session
+from mpadam.atomic import write_json
+from mpadam.data import TokenData
 from mpadam.model.fp8.linear import Fp8Linear
 from mpadam.numerics.grids import BF16, E4M3, E5M2, FP32, get_grid, round_to_grid
 from mpadam.optim.base import LowPrecisionOptimizer
+from mpadam.optim.hyperparameters import hyperparameters_of
+from mpadam.study.auto import Auto
+from mpadam.study.config import StudyConfig
 from mpadam.study.diagnostics import Dataflow
+from mpadam.study.grid import run_keys
+from mpadam.study.run_folder import RunFolder
+from mpadam.study.spec import RunFile, resolve, run_request
 from mpadam.training.loop import backward, set_rates, update
-from mpadam.training.session import Session
+from mpadam.training.session import Session, open_session
 
 LAYER = "model.layers.0.mlp.down_proj"
 _DTYPES = {
@@ -102,6 +112,14 @@ class _Notes:
         self.tensors[name] = x.detach().clone()
 
 
+def produce(options: Dataflow, root: Path) -> None:
+    """Write diagnostics/dataflow/<figure>.json, what was seen, under `root`."""
+    folder = root / "diagnostics" / "dataflow"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, regime in options.figures.items():
+        write_json(folder / f"{name}.json", {"regime": regime, **asdict(trace_step(options, regime))})
+
+
 def trace_step(options: Dataflow, regime: dict[str, Any]) -> Trace:
     """Train a tiny model for a few steps, since FP8 scales are arbitrary at first, and watch the last of them."""
     with TemporaryDirectory() as folder:
@@ -167,7 +185,6 @@ class _Products(TorchDispatchMode):
         self.watching = False
 
     def watch(self, *_: Any) -> None:
-        """A hook for when the layer begins to compute."""
         self.watching = True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -246,7 +263,6 @@ def _operand_formats(layer: nn.Linear, notes: _Notes) -> dict[str, str]:
 
 
 def _multiply(layer: nn.Linear) -> Callable[[Tensor, Tensor], Tensor]:
-    """The matrix product that this layer computes with."""
     if not isinstance(layer, Fp8Linear):
         return torch.mm
     compute, one = layer.compute, torch.ones((), device=layer.weight.device)
@@ -274,3 +290,91 @@ def format_of(x: Tensor) -> str:
 def _holds(name: str, x: Tensor) -> bool:
     x32 = x.to(torch.float32)
     return torch.equal(round_to_grid(x32, get_grid(name)), x32)
+
+
+# --- the step that is watched: a tiny training, through the trainer's own functions -----------------------------------
+
+
+VOCABULARY, LENGTH, ROWS = 64, 16, 6
+HIDDEN, INTERMEDIATE = 32, 48  # no two sizes of a product are equal, so that its operands are known by their shapes
+STEPS = 3
+
+
+def tiny_session(options: Dataflow, regime: dict[str, Any], folder: Path) -> Session:
+    """A session of a one-layer LLaMA on random tokens, at its first step; files go to `folder`.
+
+    Raises ValueError for a regime that a study could not have.
+    """
+    data = _token_data(folder)
+    return open_session(_run_file(options, regime, data.manifest), RunFolder(folder), data)
+
+
+def _run_file(options: Dataflow, regime: dict[str, Any], manifest: dict[str, Any]) -> RunFile:
+    config = StudyConfig.model_validate(_study(options, regime))
+    request = run_request(config, run_keys(config)[0])
+    auto = Auto(compile=False, fp8_backend=options.fp8_backend)
+    return resolve(request, manifest=manifest, selected={}, data=".", auto=auto)
+
+
+def _study(options: Dataflow, regime: dict[str, Any]) -> dict[str, Any]:
+    schedule = {"kind": "constant", "warmup": 0.0}
+    rates = {"lr": 1e-3, "lr_mult": 1e-2}
+    values = {key: rates[key] for key in rates if key in hyperparameters_of(options.optimizer)}
+    return {
+        "study": "dataflow",
+        "data": {"source": "builtin", "sequences": "pack", "sequence_length": LENGTH, "validation_tokens": LENGTH},
+        "tokenizer": {"source": "bpe", "vocab_size": 258},
+        "models": {
+            "tiny": {
+                "hidden_size": HIDDEN,
+                "intermediate_size": INTERMEDIATE,
+                "layers": 1,
+                "heads": 2,
+                "steps_1x": STEPS,
+            }
+        },
+        "budgets": [1],
+        "regimes": {"regime": regime},
+        "optimizers": {"traced": {"optimizer": options.optimizer, "values": values}},
+        "seeds": [0],
+        "training": {
+            "global_batch_size": ROWS * options.micro_batches,
+            "micro_batch_size": ROWS,
+            "schedule": schedule,
+            "schedule_mult": schedule,
+            "gradient_dtype": options.gradient_dtype,
+            "state_dtype": options.state_dtype,
+            "device": "cuda" if options.fp8_backend == "native" else "cpu",
+            "threads": 1,
+            "compile": False,
+            "fp8_backend": options.fp8_backend,
+            "attention": "eager",
+        },
+        "tuning": {"mode": "fixed"},
+        "grids": [{"name": "all"}],
+    }
+
+
+def _token_data(folder: Path) -> TokenData:
+    """Token files of random tokens: enough sequences for all steps, and two validation documents."""
+    draw = np.random.default_rng(0)
+    shards = []
+    for split, documents in (("train", 64), ("validation", 2)):
+        tokens = draw.integers(1, VOCABULARY, size=documents * 4 * LENGTH, dtype=np.uint16)
+        ends = np.arange(1, documents + 1, dtype="<u8") * (4 * LENGTH)
+        place = folder / "tokens" / split
+        place.mkdir(parents=True)
+        tokens.astype("<u2").tofile(place / "tokens.bin")
+        ends.tofile(place / "ends.bin")
+        files = {name: {"bytes": (place / name).stat().st_size} for name in ("tokens.bin", "ends.bin")}
+        counts = {"documents": documents, "tokens": len(tokens)}
+        shards.append({"name": split, "split": split, "dtype": "<u2", "counts": counts, "files": files})
+    manifest = {
+        "fingerprint": "random",
+        "tokenizer_fingerprint": "none",
+        "vocab_size": VOCABULARY,
+        "pad_id": 0,
+        "train_sequences": 10**6,
+        "shards": shards,
+    }
+    return TokenData(folder, manifest)

@@ -1,14 +1,19 @@
-"""Which parts of one update change the stored weight, at which |w|, in one format; rounding to nearest."""
+"""Figure 1: which parts of one update change the stored weight, at which |w|, by format; rounding to nearest.
+
+produce(SurvivalGrid(), Path("results/smoke"))
+"""
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
+import pandas as pd
 import torch
 from torch import Tensor
 
+from mpadam.diagnostics.records import write_csv, write_results
 from mpadam.diagnostics.scene import Scene, reference_step, scene
 from mpadam.numerics.formats import get_format
-from mpadam.optim.card import Step
 from mpadam.optim.store import StorePlan
 from mpadam.study.diagnostics import SurvivalGrid
 
@@ -24,22 +29,21 @@ class Part:
 
     optimizer: str
     branch: str
-    label: str
 
 
 #: additive steps, the multiplicative branch alone in its forms, and both branches together
 PARTS = (
-    Part("adamw", "delta", "AdamW"),
-    Part("m-plus-adam", "additive", "M+Adam, additive branch"),
-    Part("m-plus-adam", "multiplicative", "multiplicative branch (default)"),
-    Part("m-plus-adam-rho-tensor", "multiplicative", "multiplicative branch, rho per tensor"),
-    Part("m-plus-adam-relative", "multiplicative", "multiplicative branch, relative"),
-    Part("m-plus-adam-unnormalized", "multiplicative", "multiplicative branch, unnormalized"),
-    Part("m-plus-adam", "delta", "M+Adam"),
-    Part("m-plus-adam-rho-tensor", "delta", "M+Adam, rho per tensor"),
-    Part("m-plus-adam-relative", "delta", "M+Adam, relative"),
-    Part("m-plus-adam-unnormalized", "delta", "M+Adam, unnormalized"),
-    Part("additive-twin", "delta", "Additive twin"),
+    Part("adamw", "delta"),
+    Part("m-plus-adam", "additive"),
+    Part("m-plus-adam", "multiplicative"),
+    Part("m-plus-adam-rho-tensor", "multiplicative"),
+    Part("m-plus-adam-relative", "multiplicative"),
+    Part("m-plus-adam-unnormalized", "multiplicative"),
+    Part("m-plus-adam", "delta"),
+    Part("m-plus-adam-rho-tensor", "delta"),
+    Part("m-plus-adam-relative", "delta"),
+    Part("m-plus-adam-unnormalized", "delta"),
+    Part("additive-twin", "delta"),
 )
 
 
@@ -70,7 +74,7 @@ def measure(fmt: str, options: SurvivalGrid) -> Survival:
     stored = _Stored(StorePlan(get_format(fmt)), placed)
     weights = placed.at_probes(stored.weights)[:, 0]
     gradient = options.gradient * torch.where(torch.rand(weights.shape, generator=generator) < 0.5, -1.0, 1.0)
-    steps = [_of(reference_step(part.optimizer, weights, gradient, options), part.branch) for part in PARTS]
+    steps = [getattr(reference_step(part.optimizer, weights, gradient, options), part.branch) for part in PARTS]
     binned = [step.view(drawn.shape) for step in steps]
     return Survival(
         fmt,
@@ -89,14 +93,7 @@ def _magnitudes(options: SurvivalGrid, generator: torch.Generator) -> Tensor:
     return (low + (high - low) * places / options.bins).exp()
 
 
-def _of(step: Step, branch: str) -> Tensor:
-    part: Tensor = getattr(step, branch)
-    return part
-
-
 class _Stored:
-    """A scene in the store of one plan."""
-
     def __init__(self, plan: StorePlan, placed: Scene) -> None:
         self.plan, self.placed = plan, placed
         self.tensors = plan.initial(placed.weights)
@@ -119,3 +116,32 @@ def _least_step(stored: _Stored, sign: Tensor) -> Tensor:
         survives = stored.changes(sign * middle)
         low, high = torch.where(survives, low, middle), torch.where(survives, middle, high)
     return high
+
+
+def produce(options: SurvivalGrid, root: Path) -> None:
+    """Write diagnostics/survival-grid/ under `root`: survival.csv, and the options in results.json."""
+    folder = root / "diagnostics" / "survival-grid"
+    found = tidy([measure(fmt, options) for fmt in options.formats])
+    write_results(folder, options)
+    write_csv(found, folder / "survival.csv")
+
+
+def tidy(found: list[Survival]) -> pd.DataFrame:
+    return pd.DataFrame(
+        [
+            {
+                "format": survival.fmt,
+                "optimizer": part.optimizer,
+                "part": "both" if part.branch == "delta" else part.branch,
+                "magnitude": survival.magnitudes[bin_].item(),
+                "mean_step": survival.sizes[row, bin_].item(),
+                "share_changed": survival.shares[row, bin_].item(),
+                "least_step_min": survival.least[0, bin_].item(),
+                "least_step_max": survival.least[1, bin_].item(),
+                "share_stored_as_zero": survival.zeros[bin_].item(),
+            }
+            for survival in found
+            for row, part in enumerate(PARTS)
+            for bin_ in range(len(survival.magnitudes))
+        ]
+    )

@@ -1,20 +1,41 @@
-"""What becomes of weights that an optimizer should move, in one format with one write-back."""
+"""Table 1, measured: what an update can and cannot do to a weight, in one format with one write-back.
 
-from dataclasses import dataclass, replace
+produce(Capabilities(), Path("results/smoke"))
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from mpadam.diagnostics.capabilities.edges import Edges, find_edges
+from mpadam.diagnostics.records import tidy_capabilities, write_csv, write_results
 from mpadam.diagnostics.scene import reference_rates, reference_step, scene
 from mpadam.numerics.formats import get_format
 from mpadam.optim.card import Constants
-from mpadam.optim.names import BY_CHANCE, parse_optimizer_name
+from mpadam.optim.names import BY_CHANCE, is_defined, parse_optimizer_name
 from mpadam.optim.registry import build_optimizer
 from mpadam.optim.store import StorePlan, draw_of
 from mpadam.study.diagnostics import Capabilities
 
 COPIES_OF_A_TASK = 64  # where rounding is by chance
+SCANNED_A_BINADE = 4
+BISECTIONS = 10  # of an interval of a quarter of a binade: to 0.02%, finer than any format
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Updates move weights between `below` and `above`; None: they still do at that end of the range.
+
+    everywhere: they move none, and there are no edges.  gaps: share of the scanned |w| between the edges where they do
+    not: a step proportional to |w| may do for the fine half of a binade only.
+    """
+
+    below: float | None = None
+    above: float | None = None
+    everywhere: bool = False
+    gaps: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -36,8 +57,21 @@ class Capability:
     edges: Edges
 
 
+def produce(options: Capabilities, root: Path) -> None:
+    """Write diagnostics/capabilities/ under `root`: results.json, and the same as capabilities.csv."""
+    found = [
+        asdict(measure(fmt, optimizer, write_back, options))
+        for fmt in options.formats
+        for optimizer in options.optimizers
+        for write_back in options.write_backs
+        if is_defined(replace(parse_optimizer_name(optimizer), write_back=write_back))
+    ]
+    folder = root / "diagnostics" / "capabilities"
+    write_results(folder, options, capabilities=found)
+    write_csv(tidy_capabilities(found), folder / "capabilities.csv")
+
+
 def measure(fmt: str, optimizer: str, write_back: str, options: Capabilities) -> Capability:
-    """All measurements of one combination."""
     zero, sign, small = _tasks(fmt, optimizer, write_back, options)
     edges = find_edges(lambda w: _moves(w, fmt, optimizer, write_back, options), *options.magnitudes)
     return Capability(fmt, optimizer, write_back, zero, sign, small, edges)
@@ -65,15 +99,13 @@ def _tasks(fmt: str, optimizer: str, write_back: str, options: Capabilities) -> 
     done_at = torch.full(placed.places.shape, options.limit + 1)
     for t in range(1, options.limit + 1):
         w = placed.at_probes(built.store_of(p).read())
-        gradient = torch.sign(w - target[:, None]) * options.gradient
-        p.grad = placed.spread(gradient).to(p.dtype)
+        p.grad = placed.spread(torch.sign(w - target[:, None]) * options.gradient).to(p.dtype)
         built.step()
         done = _done(placed.at_probes(built.store_of(p).read()), options)
         done_at = torch.where(done & (done_at > t), t, done_at)
         if (done_at <= t).all():
             break
-    medians = done_at.median(dim=1).values.tolist()
-    return [None if t > options.limit else t for t in medians]
+    return [None if t > options.limit else t for t in done_at.median(dim=1).values.tolist()]
 
 
 def _done(w: Tensor, options: Capabilities) -> Tensor:
@@ -110,3 +142,32 @@ def _moves(magnitudes: Tensor, fmt: str, optimizer: str, write_back: str, option
         if moved.all():
             break
     return moved.double().mean(dim=1) >= 0.5
+
+
+# --- where updates begin to be lost: a scan along |w|, then bisection at the two places where it changes --------------
+
+
+def find_edges(moves: Callable[[Tensor], Tensor], low: float, high: float) -> Edges:
+    """moves: |w| of shape (n,), float32 -> for each whether it moves, (n,) bool."""
+    count = 2 + int(SCANNED_A_BINADE * torch.log2(torch.tensor(high / low)).item())
+    grid = torch.logspace(torch.log2(torch.tensor(low)).item(), torch.log2(torch.tensor(high)).item(), count, base=2.0)
+    alive = moves(grid)
+    if not alive.any():
+        return Edges(everywhere=True)
+    found = alive.nonzero().flatten()
+    first, last = int(found[0]), int(found[-1])
+    gaps = 1.0 - alive[first : last + 1].double().mean().item()
+    below = None if first == 0 else _bisect(moves, lost=grid[first - 1], alive=grid[first])
+    above = None if last == count - 1 else _bisect(moves, lost=grid[last + 1], alive=grid[last])
+    return Edges(below, above, gaps=gaps)
+
+
+def _bisect(moves: Callable[[Tensor], Tensor], *, lost: Tensor, alive: Tensor) -> float:
+    """The |w| between two where it changes, halving the interval on a logarithmic scale."""
+    for _ in range(BISECTIONS):
+        middle = (lost * alive).sqrt()
+        if moves(middle[None]).item():
+            alive = middle
+        else:
+            lost = middle
+    return (lost * alive).sqrt().item()

@@ -1,1 +1,0 @@
-"""Figures 7 to 9: `session` builds a tiny training, `trace` watches one step of it, `figure` draws what was seen."""

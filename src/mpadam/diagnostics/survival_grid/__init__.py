@@ -1,1 +1,0 @@
-"""Figure 1: which updates survive rounding, against |w|. `measure` writes them to real stores, `figure` draws."""
