@@ -1,19 +1,52 @@
 """What this machine is, for all that describe it: processor, GPU, installed packages.
 
+    remembered("compiles", circumstances, find)      find(), or what it returned under the same circumstances
+
+What an earlier process found out about the machine is kept, so that a command need not import torch to ask again: in
+the temporary folder, under a name made of what it depends on. Where nothing can be kept, `find` is called each time.
+
 Whether its CPU has instructions for products of bf16 matrices is what torch itself asks; without them torch multiplies
 bf16 matrices element by element (`mpadam.model.products`). torch is imported only where it is asked.
 """
 
+import hashlib
+import json
 import os
 import platform
 import socket
 import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from mpadam.atomic import write_text
 from mpadam.inherited import INSTRUCTIONS
-from mpadam.remembered import remembered
+
+Found = TypeVar("Found", str, bool)
+
+
+def remembered(name: str, circumstances: Sequence[str], find: Callable[[], Found]) -> Found:
+    """What `find` returns, from an earlier process of this user if there was one under these circumstances."""
+    try:
+        digest = hashlib.sha256(json.dumps(circumstances).encode()).hexdigest()[:32]
+        path = Path(tempfile.gettempdir(), f"mpadam-{os.getuid()}", f"{name}-{digest}.json")
+    except OSError:  # no temporary folder
+        return find()
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        if path.stat().st_uid == os.getuid():
+            kept: Found = json.loads(path.read_text(encoding="utf-8"))[name]
+            return kept
+    found = find()
+    with suppress(OSError):
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        write_text(path, json.dumps({name: found}))
+    return found
+
+
+# --- what it is -------------------------------------------------------------------------------------------------------
 
 
 def native_bf16_products() -> bool:

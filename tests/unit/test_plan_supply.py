@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mpadam.plan.assumptions import C4_EN
-from mpadam.plan.supply import gigabytes, shards_needed, shortage, supply
+from mpadam.plan.needs import gigabytes, shards_needed, shortage, supply
 from mpadam.study.text import DataConfig
 
 C4 = DataConfig(source="c4_folder", path="/nowhere/c4")

@@ -25,8 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpadam.atomic import UNSUPPORTED
-from mpadam.data.permutation import permute
-from mpadam.data.sequences import IGNORED, SEQUENCES
+from mpadam.data.sequences import IGNORED, SEQUENCES, permute
 from mpadam.data.tokens import read_manifest
 from mpadam.presence import is_there
 from mpadam.stored import sha256, stored

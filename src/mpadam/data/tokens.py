@@ -21,8 +21,7 @@ import numpy.typing as npt
 
 from mpadam.atomic import remove, sync, write_json
 from mpadam.data.text import TextShard
-from mpadam.data.tokenizer import TextTokenizer
-from mpadam.data.words import Encode, encoder
+from mpadam.data.tokenizer import Encode, TextTokenizer, encoder
 from mpadam.presence import is_there
 from mpadam.stored import read_object, sha256, stored
 

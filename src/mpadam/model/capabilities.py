@@ -23,7 +23,7 @@ import torch
 
 from mpadam.machine import cpu_name, gpu, installed, native_bf16_products
 from mpadam.numerics.formats import BY_MASTERS
-from mpadam.study.fp8_backend import check_backend, resolve_backend
+from mpadam.study.auto import check_backend, resolve_backend
 
 PACKAGES = MappingProxyType(
     {

@@ -23,7 +23,7 @@ from torch.nn import functional
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from mpadam.compiler import vector_bits
-from mpadam.model.rotary import rotate_with
+from mpadam.model.layers import rotate_with
 
 OPTIONS = {"emulate_precision_casts": True, "deterministic": True}
 #: Graphs of one piece at most: shapes of a model, with and without gradients. Beyond it torch raises an error.

@@ -26,9 +26,8 @@ from mpadam.numerics import get_format
 from mpadam.numerics.base import Format
 from mpadam.optim.ambient import float32_arithmetic
 from mpadam.optim.apollo import can_compress, projection_at
-from mpadam.optim.cautions import caution_rates
 from mpadam.optim.checkpoints import box, check_is_checkpoint, difference, layout, unbox
-from mpadam.optim.checks import check_gradients, check_sharding, check_values, is_trained
+from mpadam.optim.checks import caution_rates, check_gradients, check_sharding, check_values, is_trained
 from mpadam.optim.compiled import CompiledUpdate, can_compile, is_worthwhile
 from mpadam.optim.matching import check_names
 from mpadam.optim.options import (

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from mpadam.compiler import compile_problem, vector_bits
 from mpadam.optim.card import Constants, Rates, Scalar
-from mpadam.optim.cautions import caution
+from mpadam.optim.checks import caution
 from mpadam.optim.store import Draw
 from mpadam.optim.update import Operands, Plan, update
 

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from mpadam.optim.card import Constants, Rates
-from mpadam.optim.hyperparameters import all_hyperparameters, hyperparameters_of
-from mpadam.optim.names import OptimizerName, check_choices
+from mpadam.optim.names import OptimizerName, all_hyperparameters, check_choices, hyperparameters_of
 from mpadam.optim.rules import RULES
 
 DTYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}

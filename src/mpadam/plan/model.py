@@ -20,8 +20,7 @@ from mpadam.plan.assumptions import (
     Gpu,
 )
 from mpadam.plan.cost import Shape, Work, cpu_step_seconds, gpu_bytes, gpu_step_seconds, work
-from mpadam.plan.jobs import Training, trials
-from mpadam.plan.observed import Cell, Observed
+from mpadam.plan.jobs import Cell, Observed, Training, trials
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey, TuningKey
 
@@ -136,7 +135,7 @@ def runtime_minutes(
     """Time limit of a job in minutes: its estimate with head-room, half as much again with each further attempt.
 
     key: of a run, or of a tuning: then of one trial, or of all its trials where they share a job.
-    observed: speed of finished runs, from `mpadam.plan.observed.observe`.
+    observed: speed of finished runs, from `mpadam.plan.jobs.observe`.
     """
     model = CostModel(config, observed=observed or {})
     job = [Training(key)] if isinstance(key, RunKey) else _trials_of(config, key) or [Training(key, 0)]

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from mpadam.plan.amounts import Amount, CellCost
 from mpadam.plan.needs import BudgetNeed, DataNeed
-from mpadam.plan.plan import Plan
+from mpadam.plan.plan import Amount, CellCost, Plan
 
 Row = Sequence[str]
 

@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from mpadam.study.config import StudyConfig
-from mpadam.study.faults import fault, short
+from mpadam.study.section import fault, short
 
 
 class ConfigError(ValueError):

@@ -15,7 +15,7 @@ from typing import Any
 from mpadam.canonical import record_sha256
 from mpadam.presence import is_there
 from mpadam.stored import sha256
-from mpadam.study.faults import short
+from mpadam.study.section import short
 from mpadam.study.spec import RunFile
 
 MOST_LINKS = 40  # in a path, as for the kernel

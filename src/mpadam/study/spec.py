@@ -12,15 +12,28 @@ from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, mode
 
 from mpadam.atomic import write_text
 from mpadam.canonical import sha256_of
-from mpadam.study.auto import Auto, Bf16Products
+from mpadam.numerics.formats import card_of
+from mpadam.optim.names import BY_CHANCE, parse_optimizer_name
+from mpadam.study.auto import Auto, Bf16Products, resolve_backend
 from mpadam.study.config import StudyConfig
-from mpadam.study.faults import first_fault
-from mpadam.study.fp8_backend import resolve_backend
 from mpadam.study.grid import RunKey, TuningKey, selection_key, trial_values
 from mpadam.study.load import ConfigError, read_yaml, to_yaml
-from mpadam.study.numerics_version import numerics_version
 from mpadam.study.run_config import LlamaSection, ModelConfig, RegimeConfig, ScheduleConfig
-from mpadam.study.section import Section
+from mpadam.study.section import Section, first_fault
+
+
+def numerics_version(masters: str, optimizer: str) -> int:
+    """Version of the numbers of a run with masters such as "nvfp4" and an optimizer such as "adamw-sr".
+
+    It is raised for the runs whose numbers a change of the program changes, and so repeats those and no others;
+    tests/golden tells when that is.
+
+        1    the first
+        2    stochastic rounding of FP8 and NVFP4 weights: scales are kept and move by powers of two
+    """
+    rounds_codes = card_of(masters).codes and parse_optimizer_name(optimizer).write_back in BY_CHANCE
+    return 2 if rounds_codes else 1
+
 
 Half = Literal["selection", "report"]
 _ADDED = {"bf16_products", "compile_passes"}  # fields of `training` that run.yaml got after the first runs

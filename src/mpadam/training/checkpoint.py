@@ -25,8 +25,8 @@ from mpadam.atomic import UNSUPPORTED, is_temporary, remove, sync, sync_folder, 
 from mpadam.canonical import record_sha256
 from mpadam.presence import entries
 from mpadam.stored import sha256
-from mpadam.study.faults import first_fault
 from mpadam.study.run_folder import read_json
+from mpadam.study.section import first_fault
 from mpadam.training.folder import RefusedError
 
 log = logging.getLogger(__name__)

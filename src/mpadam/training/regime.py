@@ -11,8 +11,7 @@ from mpadam.model.compiled import compile_layers
 from mpadam.model.fp8.control import compile_casts, fp8_state_dict, load_fp8_state_dict
 from mpadam.model.fp8.convert import convert_to_fp8
 from mpadam.model.fp8.scaling import Fp8Recipe
-from mpadam.model.liger import apply_liger
-from mpadam.model.widths import fill_up_mlps
+from mpadam.model.layers import apply_liger, fill_up_mlps
 from mpadam.numerics.base import Format
 from mpadam.numerics.formats import card_of
 from mpadam.optim.base import LowPrecisionOptimizer

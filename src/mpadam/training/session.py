@@ -16,7 +16,7 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM
 from mpadam.data import TokenData, TrainBatches, ValidationSet
 from mpadam.model.build import initial_value
 from mpadam.optim.base import LowPrecisionOptimizer
-from mpadam.optim.hyperparameters import hyperparameters_of
+from mpadam.optim.names import hyperparameters_of
 from mpadam.optim.registry import build_optimizer
 from mpadam.optim.schedules import factor
 from mpadam.study.run_folder import RunFolder, data_of

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from mpadam.machine import gpu_name
-from mpadam.optim.hyperparameters import check_hyperparameters
 from mpadam.optim.memory import bytes_per_parameter
+from mpadam.optim.names import check_hyperparameters
 from mpadam.plan.assumptions import GPUS
 from mpadam.plan.cost import Shape
 from mpadam.stored import sha256

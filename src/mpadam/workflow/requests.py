@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from mpadam.canonical import canonical_json
-from mpadam.data import c4_hub, tokenizer_hub
+from mpadam.data import c4_hub
 from mpadam.data.sources import source_identity, text_shards
 from mpadam.data.text import TextShard
-from mpadam.data.tokenizer import tokenizer_identity
+from mpadam.data.tokenizer import tokenizer_identity, tokenizer_receipt
 from mpadam.plan.jobs import runs, trials
 from mpadam.plan.model import CostModel
 from mpadam.plan.needs import planned
@@ -168,7 +168,7 @@ class Workflow:
     def tokenizer_receipt(self) -> str:
         """Where the receipt of a fetched tokenizer is; a name that no rule asks for where none is fetched."""
         fetched = self.config.tokenizer.source == "hub"
-        return str(tokenizer_hub.receipt_path(self.data, self.config.tokenizer)) if fetched else "no-tokenizer"
+        return str(tokenizer_receipt(self.data, self.config.tokenizer)) if fetched else "no-tokenizer"
 
     def shard_receipt(self) -> str:
         """Where the receipts of fetched shards are, with a wildcard for the shard's name."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from mpadam.data import TokenData
-from mpadam.optim.hyperparameters import hyperparameters_of
+from mpadam.optim.names import hyperparameters_of
 from mpadam.study.auto import Auto
 from mpadam.study.config import StudyConfig
 from mpadam.study.diagnostics import Dataflow

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from mpadam.diagnostics.matrix_fitting.tasks import Problem
 from mpadam.optim.card import Constants, Rates, State, Step, StepFunction
-from mpadam.optim.hyperparameters import check_hyperparameters
-from mpadam.optim.names import parse_optimizer_name
+from mpadam.optim.names import check_hyperparameters, parse_optimizer_name
 from mpadam.optim.options import rates_at
 from mpadam.optim.registry import build_optimizer
 from mpadam.optim.rules import RULES

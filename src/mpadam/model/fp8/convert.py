@@ -16,8 +16,7 @@ from mpadam.model.fp8.compute import TorchFp8
 from mpadam.model.fp8.linear import Fp8Linear, Slots
 from mpadam.model.fp8.scaling import Fp8Recipe, Operand, ScalingState, all_reduce_max
 from mpadam.model.fp8.transformer_engine import TransformerEngineFp8
-from mpadam.study.auto import Bf16Products
-from mpadam.study.fp8_backend import BACKENDS, FIELD
+from mpadam.study.auto import BACKENDS, FIELD, Bf16Products
 
 # Role -> which input it multiplies. Layers with the same input share its scale, which would be the same anyway.
 PROJECTIONS = {

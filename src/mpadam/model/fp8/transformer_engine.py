@@ -28,8 +28,7 @@ from torch import distributed as dist
 from torch.func import functional_call
 from torch.nn import functional
 
-from mpadam.model.fp8.flushed import FlushCount
-from mpadam.model.fp8.scaling import Fp8Recipe
+from mpadam.model.fp8.scaling import FlushCount, Fp8Recipe
 
 ALIGNMENT = 16
 _E5M2_FLUSHED = 2.0**-17  # magnitudes up to half of the smallest e5m2 value become zero
