@@ -37,8 +37,7 @@ def remembered(name: str, circumstances: Sequence[str], find: Callable[[], Found
         return find()
     with suppress(OSError, ValueError, KeyError, TypeError):
         if path.stat().st_uid == os.getuid():
-            kept: Found = json.loads(path.read_text(encoding="utf-8"))[name]
-            return kept
+            return json.loads(path.read_text(encoding="utf-8"))[name]
     found = find()
     with suppress(OSError):
         path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -50,7 +49,6 @@ def remembered(name: str, circumstances: Sequence[str], find: Callable[[], Found
 
 
 def native_bf16_products() -> bool:
-    """Ask torch."""
     import torch
 
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
@@ -82,7 +80,6 @@ def _cpuinfo() -> list[str]:
 
 
 def cpu_name() -> str | None:
-    """The processor's model, as far as the system tells it."""
     named = (line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name"))
     return next(named, None) or platform.processor() or None
 
@@ -95,7 +92,6 @@ def gpu_name(device: str) -> str | None:
 
 
 def gpu(index: int) -> dict[str, Any]:
-    """Name, compute capability and memory of a GPU of CUDA."""
     import torch
 
     found = torch.cuda.get_device_properties(index)
@@ -103,7 +99,6 @@ def gpu(index: int) -> dict[str, Any]:
 
 
 def installed(package: str) -> str | None:
-    """Version of a package, None where it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -167,7 +167,6 @@ def identity(data: DataConfig) -> dict[str, Any]:
 
 
 def shards(data: DataConfig) -> list[TextShard]:
-    """One shard per split."""
     splits: tuple[Split, Split] = ("train", "validation")
     return [
         TextShard(f"{split}-00000-of-00001", split, partial(_documents_of, split), partial(_receipt, split))
@@ -275,7 +274,6 @@ def _sources(package: str) -> Iterator[bytes]:
 
 
 def _docstrings(source: bytes) -> Iterator[str]:
-    """All docstrings of a module, in the order of the file."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of invalid escapes in other people's strings
         tree = ast.parse(source)

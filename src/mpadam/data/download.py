@@ -77,7 +77,6 @@ def download_tokenizer(data: DataConfig, tokenizer: TokenizerConfig, *, log: Log
 
 
 def download_all(data: DataConfig, tokenizer: TokenizerConfig, *, log: Log) -> None:
-    """Fetch whatever the study needs from the hub."""
     if tokenizer.source == "hub":
         download_tokenizer(data, tokenizer, log=log)
     if data.source == "c4_hub":

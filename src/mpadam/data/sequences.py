@@ -10,35 +10,29 @@ network permutes the numbers below a power of four. Numbers at or above the want
 fall below ("cycle walking"), which permutes exactly the numbers below that size.
 """
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+if TYPE_CHECKING:
+    from mpadam.data.loader import TokenSplit
+
 Tokens = npt.NDArray[Any]
 IGNORED = -100  # label of a position that is no target, as in torch's cross entropy
-
-
-class Documents(Protocol):
-    """What the layouts need of a split (`loader.TokenSplit`)."""
-
-    @property
-    def documents(self) -> int: ...
-    @property
-    def tokens(self) -> int: ...
-    def document(self, index: int, limit: int | None = None) -> Tokens: ...
-    def span(self, start: int, stop: int) -> Tokens: ...
 
 
 @dataclass(frozen=True)
 class Layout:
     """count: sequences in a split. read: one of them, at most L tokens. cut: a validation set (see `ValidationSet`)."""
 
-    count: Callable[[Documents, int], int]
-    read: Callable[[Documents, int, int], Tokens]
+    count: Callable[[TokenSplit, int], int]
+    read: Callable[[TokenSplit, int, int], Tokens]
     cut: Callable[[Iterable[Tokens], int, int], Iterator[Tokens]]
 
 

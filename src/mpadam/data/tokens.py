@@ -70,7 +70,6 @@ def digests_of(texts: Iterable[str]) -> frozenset[bytes]:
 
 
 def read_digests(folder: Path) -> frozenset[bytes]:
-    """The digests that a validation shard left."""
     content = (folder / "digests.bin").read_bytes()
     return frozenset(content[i : i + DIGEST_BYTES] for i in range(0, len(content), DIGEST_BYTES))
 

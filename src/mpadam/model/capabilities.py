@@ -212,7 +212,6 @@ def import_problem(package: str) -> str | None:
 
 
 def as_dict(machine: Machine) -> dict[str, Any]:
-    """Machine and regimes as plain data, for JSON."""
     return {
         **{key: value for key, value in vars(machine).items() if key != "gpus"},
         "gpus": [vars(gpu) for gpu in machine.gpus],

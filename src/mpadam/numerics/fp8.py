@@ -128,7 +128,6 @@ class Fp8Blocks(Format):
         return convert(computed_once(from_blocks(to_blocks(codes, self.block) * scale, encoded.shape)), dtype)
 
     def rounding_on(self, encoded: Encoded) -> RoundingOn:
-        """See base.Format."""
         return partial(round_on_scale, scale=self._scale_each(encoded), grid=get_grid(self.fmt))
 
     def spacing_on(self, encoded: Encoded, x: Tensor) -> Tensor:

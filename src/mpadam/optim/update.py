@@ -129,5 +129,4 @@ def apply(plan: Plan, x: Operands, new: Update) -> None:
 
 
 def update(plan: Plan, x: Operands, rates: Rates) -> None:
-    """`advance`, then `apply`."""
     apply(plan, x, advance(plan, x, rates))

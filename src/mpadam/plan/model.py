@@ -44,7 +44,6 @@ class CostModel:
 
     @property
     def hardware(self) -> Gpu:
-        """The GPU that is planned for."""
         return GPUS[self.gpu or known_gpu(self.config) or SLOWEST_GPU]
 
     def shape(self, model: str) -> Shape:
@@ -52,7 +51,6 @@ class CostModel:
         return Shape(self.config.models[model], vocab_size, self.config.data.sequence_length)
 
     def work(self, training: Training) -> Work:
-        """Steps and positions of a run or trial."""
         key, config = training.key, self.config
         budget, fraction = (
             (key.budget, 1.0) if isinstance(key, RunKey) else (config.tuning.budget, config.tuning.steps_fraction)
@@ -101,8 +99,7 @@ class CostModel:
     def memory_bytes(self, key: RunKey | TuningKey) -> float:
         """Peak memory of one GPU."""
         name, regime = self.config.optimizer_name(key.optimizer), self.config.regimes[key.regime]
-        devices = self.devices(key.model)
-        return gpu_bytes(self.shape(key.model), regime, name, self.config.training, gpus=devices)
+        return gpu_bytes(self.shape(key.model), regime, name, self.config.training, gpus=self.devices(key.model))
 
     def _start_up(self, training: Training) -> float:
         """A trial that shares its job with the others of its tuning starts up once for all of them."""

@@ -71,7 +71,6 @@ def supply(data: DataConfig, manifest: Mapping[str, Any] | None) -> Supply:
 
 
 def is_c4(data: DataConfig) -> bool:
-    """Whether the text comes in C4's shards."""
     return data.source.startswith("c4")
 
 

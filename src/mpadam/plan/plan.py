@@ -146,7 +146,6 @@ def _too_few(model: CostModel, cell: CellCost) -> str:
 
 
 def _unknown_gpu(model: CostModel) -> list[str]:
-    """A line if it is not known which GPU jobs get."""
     if model.gpu is not None or known_gpu(model.config) is not None:
         return []
     named, title = model.config.cluster.gpu_model or "null", model.hardware.title
@@ -205,7 +204,6 @@ class Plan:
     problems: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data."""
         content = asdict(self)
         for cell, line in zip(self.cells, content["cells"], strict=True):
             line["source"] = cell.source

@@ -150,7 +150,6 @@ def translate(command: Command) -> Translation:
 
 
 def run_of(config: StudyConfig) -> RunKey:
-    """The one run of a translated study."""
     (key,) = run_keys(config)
     return key
 

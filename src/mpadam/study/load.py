@@ -188,8 +188,7 @@ def parse_study(content: Mapping[str, Any], *, alone: str = "") -> StudyConfig:
 
 def _describe(error: ValidationError, alone: str) -> str:
     """One line for the most telling of pydantic's errors: a misspelt key explains a missing one."""
-    errors = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
-    first = errors[0]
+    first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
     location = [part for part in first["loc"] if not str(part).startswith(("function-", "literal[", "constrained-"))]
     key = ".".join(map(str, location)) or "config"
     kind = first["type"]
@@ -235,5 +234,4 @@ def _section(annotation: Any) -> type[BaseModel]:
     found = [annotation]
     while not (isinstance(found[0], type) and issubclass(found[0], BaseModel)):
         found = [*found[1:], *get_args(found[0])]
-    section: type[BaseModel] = found[0]
-    return section
+    return found[0]

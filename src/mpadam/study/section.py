@@ -15,7 +15,17 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from mpadam.canonical import canonical_json
 
@@ -29,7 +39,6 @@ def first_fault(error: ValidationError, *, root: str = "") -> str:
 
 
 def fault(found: dict[str, Any], *, root: str = "") -> str:
-    """One of the errors that pydantic lists."""
     where = ".".join(filter(None, [root, *map(str, found["loc"])]))
     message = str(found["ctx"]["error"]) if found["type"] == "value_error" else found["msg"]
     value = "" if found["type"] in ("missing", "value_error") else f", but it is {short(found['input'])}"
@@ -59,6 +68,18 @@ class Section(BaseModel):
                 found = json.dumps(content[key])
                 raise ValueError(f"{key}: {found} is no number (YAML reads yes, no, on, off so); give a number")
         return content
+
+
+class GrownSection(Section):
+    """A section whose fields `added` came after the first runs: while one has its default, which says what runs did
+    before, it enters neither run.yaml nor the hash."""
+
+    added: ClassVar[frozenset[str]]
+
+    @model_serializer(mode="wrap")
+    def _without_unused(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        unused = {key for key in self.added if getattr(self, key) == type(self).model_fields[key].default}
+        return {key: value for key, value in handler(self).items() if key not in unused}
 
 
 @cache

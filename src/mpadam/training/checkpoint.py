@@ -192,7 +192,6 @@ def newest(
 
 
 def warn(path: Path, why: str) -> None:
-    """Say that a checkpoint is passed over."""
     log.warning("checkpoint %s is broken or does not fit (%s): going back to the one before", path, why)
 
 
@@ -243,7 +242,6 @@ def retain(root: Path, *, count: int = KEPT, saved: Path | None = None) -> None:
 
 
 def step_name(step: int) -> str:
-    """Name of the folder of a checkpoint of a run under way."""
     return f"step{step:08d}"
 
 

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 
 def is_probed(run: RunFile, step: int) -> bool:
-    """Whether update `step` is looked at."""
     return run.probe_every is not None and step % run.probe_every == 0
 
 
@@ -61,8 +60,7 @@ def _surveyed(session: Session) -> dict[str, Any]:
 
 def counted_update(session: Session, gradients: Gradients, meter: Meter) -> float | None:
     """`loop.update`; returns the share of NVFP4 blocks that it stores as zeros, None without any."""
-    found = _looked_update(session, gradients, meter, lambda: flushed_by_next_step(session.optimizer))
-    return flushed_share(found)
+    return flushed_share(_looked_update(session, gradients, meter, lambda: flushed_by_next_step(session.optimizer)))
 
 
 def flushed_share(found: Mapping[str, int]) -> float | None:

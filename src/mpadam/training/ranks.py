@@ -67,11 +67,9 @@ class Ranks:
         return result
 
     def total(self, *counts: int) -> tuple[int, ...]:
-        """Sum of each count over all ranks."""
         return self._reduced(counts, "SUM")
 
     def largest(self, *values: int) -> tuple[int, ...]:
-        """Maximum of each value over all ranks."""
         return self._reduced(values, "MAX")
 
     def any_reason(self, reason: str | None) -> str | None:
@@ -96,7 +94,6 @@ class Ranks:
         return tensor
 
     def gather(self, value: T) -> list[T]:
-        """The value of each rank, in their order."""
         if self.size == 1:
             return [value]
         from torch import distributed as dist

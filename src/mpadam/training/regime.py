@@ -33,8 +33,9 @@ def compute_model(spec: RunSpec, ranks: Ranks = ALONE) -> LlamaForCausalLM:
 
     ranks: those that train it; they share FP8's scales.
     """
-    dtype = COMPUTE_DTYPES[spec.regime.compute]
-    model = build_model(spec.model, seed=spec.seed, dtype=dtype, device=spec.training.device)
+    model = build_model(
+        spec.model, seed=spec.seed, dtype=COMPUTE_DTYPES[spec.regime.compute], device=spec.training.device
+    )
     if spec.regime.compute == "fp8":
         assert spec.training.fp8_backend is not None
         convert_to_fp8(

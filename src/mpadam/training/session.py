@@ -20,7 +20,7 @@ from mpadam.optim.names import hyperparameters_of
 from mpadam.optim.registry import build_optimizer
 from mpadam.optim.schedules import factor
 from mpadam.study.run_folder import RunFolder, data_of
-from mpadam.study.spec import BranchSchedule, DataSpec, RunFile, RunSpec, TrainingSpec
+from mpadam.study.spec import BranchSchedule, DataSpec, RunFile, RunSpec
 from mpadam.study.streams import stream_seed
 from mpadam.training import checkpoint as checkpoints
 from mpadam.training.checkpoint import Checkpoint, OtherVersionError, Progress
@@ -54,7 +54,6 @@ class Session:
 
     @cached_property
     def feed(self) -> Feed:
-        """The batches of this rank."""
         training = self.spec.training
         return Feed(self.batches, self.ranks.rows(training.global_batch_size), training.device)
 
@@ -84,7 +83,8 @@ def open_session(
     spec = run.spec
     ranks.rows(spec.training.global_batch_size)  # whether they can share it at all
     progress, model, optimizer = _newest(spec, folder, ranks, change_world_size=change_world_size)
-    if sums_in_float32(spec.training, ranks):
+    several = ranks.size > 1 or spec.training.global_batch_size > spec.training.micro_batch_size
+    if several or spec.training.gradient_dtype == "fp32":
         accumulate_in_float32(model.parameters())
     return Session(
         run=run,
@@ -139,12 +139,6 @@ def _holds_records(folder: RunFolder, progress: Progress) -> bool:
     )
 
 
-def sums_in_float32(training: TrainingSpec, ranks: Ranks) -> bool:
-    """Whether a gradient is a sum, of micro-batches or of ranks, or is wanted in float32."""
-    several = ranks.size > 1 or training.global_batch_size > training.micro_batch_size
-    return several or training.gradient_dtype == "fp32"
-
-
 def _note_world_size(progress: Progress, size: int, *, change: bool) -> None:
     """Sums over another number of ranks are in another order: a run keeps its number, unless it is told otherwise."""
     known = progress.world_sizes
@@ -178,7 +172,6 @@ def open_data(run: RunFile, folder: RunFolder) -> TokenData:
 
 
 def open_validation(data: TokenData, spec: DataSpec) -> ValidationSet:
-    """The fixed validation tokens that this run is judged on."""
     return ValidationSet(
         data,
         sequences=spec.sequences,

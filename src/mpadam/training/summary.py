@@ -34,6 +34,7 @@ def summarise(session: Session, ended: Ended) -> dict[str, Any]:
     """
     progress, spec = session.progress, session.spec
     final = progress.validation[-1] if ended.status == "completed" else {}
+    stored = bytes_per_parameter(session.optimizer)
     return {
         "hash": spec.hash,
         "metrics_sha256": sha256(session.folder.metrics),
@@ -56,7 +57,7 @@ def summarise(session: Session, ended: Ended) -> dict[str, Any]:
         "world_sizes": progress.world_sizes,
         "peak_memory_bytes": progress.peak_memory_bytes,
         "parameters": sum(p.numel() for p in session.model.parameters()),
-        "bytes_per_parameter": stored_bytes_per_parameter(session),
+        "bytes_per_parameter": round(stored.weight + stored.compute_copy + stored.states, 4),  # between steps
         "hyperparameters": check_hyperparameters(spec.optimizer.name, spec.optimizer.values),
         "spec": spec.model_dump(mode="json"),
     }
@@ -69,12 +70,6 @@ def _divergence(session: Session, ended: Ended) -> dict[str, Any]:
         "last_finite_loss": session.progress.last_loss,
         "updates_of_weights": ended.updates,
     }
-
-
-def stored_bytes_per_parameter(session: Session) -> float:
-    """Bytes that stay between steps: stored weights, compute copies and states; no gradients, no activations."""
-    measured = bytes_per_parameter(session.optimizer)
-    return round(measured.weight + measured.compute_copy + measured.states, 4)
 
 
 def reset_peak_memory(device: str) -> None:

@@ -59,7 +59,6 @@ class Workflow:
         return str(wildcards.view).rstrip("/")
 
     def summaries(self) -> list[str]:
-        """The summary of every run of the study."""
         return list(self._summaries)
 
     @cached_property
@@ -103,7 +102,6 @@ class Workflow:
         return [next(iter(self.selected_of([key])), "-") for key in keys]
 
     def trial_summaries(self, wildcards: Any) -> list[str]:
-        """The summary of every trial of a tuning."""
         return self.trial_files(_tuning_key(wildcards), "summary.json")
 
     def trial_files(self, key: TuningKey, name: str) -> list[str]:
@@ -162,7 +160,6 @@ class Workflow:
 
     @cached_property
     def _held_out(self) -> list[str]:
-        """The manifests of the shards of validation text."""
         return [self._shard_manifest(name) for name, shard in self._shards.items() if shard.split == "validation"]
 
     def tokenizer_receipt(self) -> str:

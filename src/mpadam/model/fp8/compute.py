@@ -24,8 +24,6 @@ from mpadam.study.auto import Bf16Products
 
 @dataclass(frozen=True)
 class _Kept:
-    """A cast, and what it is a cast of."""
-
     source: weakref.ref[Tensor]
     version: tuple[int, int]
     slot: int

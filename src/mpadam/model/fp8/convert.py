@@ -85,8 +85,7 @@ def _with_torch(backend: str) -> Callable[..., None]:
         for name in linears:
             slots |= {_input_slot(name): "input", f"{name}.weight": "weight", f"{name}.output": "output_gradient"}
         device = next(iter(linears.values())).weight.device
-        reduce = None if group is None else all_reduce_max(group)
-        state = ScalingState(slots, recipe, device=device, amax_reduce=reduce)
+        state = ScalingState(slots, recipe, device=device, amax_reduce=None if group is None else all_reduce_max(group))
         compute = TorchFp8(backend, state, group, products)
         for name, linear in linears.items():
             where = (state.index[slot] for slot in (_input_slot(name), f"{name}.weight", f"{name}.output"))

@@ -31,11 +31,6 @@ OPERAND_FORMATS: dict[Operand, str] = {"input": "e4m3", "weight": "e4m3", "outpu
 MAX_SCALE = 2.0**100
 
 
-def largest(operand: Operand) -> float:
-    """Largest finite value of the format of an operand: 448 or 57344."""
-    return get_grid(OPERAND_FORMATS[operand]).max
-
-
 @dataclass(frozen=True)
 class Fp8Recipe:
     """Hybrid delayed scaling.
@@ -75,7 +70,9 @@ class ScalingState:
         self.recipe, self.amax_reduce = recipe, amax_reduce
         self.names = list(slots)
         self.index = {name: i for i, name in enumerate(self.names)}
-        self._largest = torch.tensor([largest(operand) for operand in slots.values()], device=device)
+        self._largest = torch.tensor(
+            [get_grid(OPERAND_FORMATS[operand]).max for operand in slots.values()], device=device
+        )
         self.history = torch.zeros(recipe.amax_history, len(slots), device=device)
         self.amax = torch.zeros(len(slots), device=device)
         self._set_scale(torch.ones(len(slots), device=device))
@@ -104,8 +101,7 @@ class ScalingState:
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of everything that decides later steps: names of the slots, scale, history, magnitudes so far."""
-        tensors = {key: getattr(self, key).clone() for key in ("scale", "history", "amax")}
-        return {"names": list(self.names), **tensors}
+        return {"names": list(self.names), **{key: getattr(self, key).clone() for key in ("scale", "history", "amax")}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take the state of `state_dict` bit for bit; ValueError if it is that of another model or recipe."""

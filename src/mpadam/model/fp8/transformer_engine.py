@@ -74,7 +74,6 @@ class TransformerEngineFp8:
         """Nothing: Transformer Engine advances at the end of each region and of its backward pass."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Copies of the scales and of the histories of all layers."""
         return {name: tensor.clone() for name, tensor in self._scaling().items()}
 
     @torch.no_grad()
