@@ -12,7 +12,7 @@ from mpadam.model.build import build_model
 from mpadam.model.layers import fill_up_mlps
 from mpadam.model.loss import loss_sum
 from mpadam.study.spec import ModelSpec
-from mpadam.training.regime import compute_model
+from mpadam.training.session import compute_model
 from tests.unit.training_runs import make_data, run_spec
 
 SPEC = ModelSpec(

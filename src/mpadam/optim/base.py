@@ -24,7 +24,6 @@ from torch.distributed.tensor import DTensor
 
 from mpadam.numerics import get_format
 from mpadam.numerics.base import Format
-from mpadam.optim.ambient import float32_arithmetic
 from mpadam.optim.apollo import can_compress, projection_at
 from mpadam.optim.checkpoints import box, check_is_checkpoint, difference, layout, unbox
 from mpadam.optim.checks import caution_rates, check_gradients, check_sharding, check_values, is_trained
@@ -44,7 +43,7 @@ from mpadam.optim.options import (
 from mpadam.optim.sharding import as_part, local, local_gradient, position_of
 from mpadam.optim.slots import Shared, Slot
 from mpadam.optim.store import StorePlan, WeightStore
-from mpadam.optim.update import Operands, Plan, Preview, advance, update
+from mpadam.optim.update import Operands, Plan, Preview, advance, float32_arithmetic, update
 
 _NOTHING_STORED = "this tensor is no parameter of the optimizer, or a frozen one: nothing is stored for it"
 

@@ -10,8 +10,6 @@
 | states       | moments, carry of Kahan, persistent shadow                               |
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 

@@ -136,12 +136,8 @@ def parse_optimizer_name(name: str) -> OptimizerName:
         if write_back in ERROR_FEEDBACK and not _can_feed_back(rule):
             raise ValueError(f"optimizer {name!r}: {_NO_FEEDBACK}")
         return OptimizerName(rule, forms[word], second_moment, write_back)
-    raise ValueError(_unknown(name))
-
-
-def _unknown(name: object) -> str:
     close = difflib.get_close_matches(str(name), optimizer_names(), n=1, cutoff=0.0)[0]
-    return (
+    raise ValueError(
         f"optimizer {name!r} is not known; did you mean {close!r}? "
         "A name is <rule>[-<form>][-apollo-e][-sr|-kahan|-eco|-eco-sr], with rule one of " + ", ".join(RULES)
     )

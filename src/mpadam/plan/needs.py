@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpadam.plan.assumptions import BYTES_PER_TOKEN, C4_EN, SPARE_DOCUMENTS, VOCABULARY
+from mpadam.plan.assumptions import BYTES_PER_TOKEN, C4_EN, SPARE_DOCUMENTS
 from mpadam.plan.jobs import Training, runs
 from mpadam.plan.model import CostModel
 from mpadam.presence import entries
@@ -28,6 +28,7 @@ from mpadam.study.text import DataConfig
 
 
 DOCUMENT_END_BYTES = 8  # in ends.bin, a document
+TOKEN_BYTES = 2  # in tokens.bin, a token of a vocabulary of up to 65,536
 
 
 @dataclass(frozen=True)
@@ -41,16 +42,6 @@ class Supply:
     sequences: int | None
     basis: str
     refuses: bool
-
-
-@dataclass(frozen=True)
-class Gigabytes:
-    """What a study's data weigh. shards: of C4's training split that the largest budget needs."""
-
-    shards: int
-    train: float
-    validation: float
-    tokens: float
 
 
 def supply(data: DataConfig, manifest: Mapping[str, Any] | None) -> Supply:
@@ -89,18 +80,16 @@ def shards_needed(sequences: int, data: DataConfig) -> int:
     return whole if documents > C4_EN.train_documents else min(whole, C4_EN.train_shards)
 
 
-def gigabytes(shards: int, vocab_size: int = VOCABULARY) -> Gigabytes:
-    """Downloads and token files of so many training shards and all validation shards."""
+def gigabytes(shards: int) -> dict[str, float]:
+    """Downloads and token files of so many training shards and all validation shards; keys are those of `DataNeed`."""
     share = shards / C4_EN.train_shards
-    token = 2 if vocab_size <= 2**16 else 4
-    tokens = share * (C4_EN.train_text_bytes / BYTES_PER_TOKEN + C4_EN.train_documents) * token
+    tokens = share * (C4_EN.train_text_bytes / BYTES_PER_TOKEN + C4_EN.train_documents) * TOKEN_BYTES
     ends = share * C4_EN.train_documents * DOCUMENT_END_BYTES
-    return Gigabytes(
-        shards=shards,
-        train=shards * C4_EN.bytes_per_shard / 1e9,
-        validation=C4_EN.validation_bytes / 1e9,
-        tokens=(tokens + ends) / 1e9,
-    )
+    return {
+        "train_gigabytes": shards * C4_EN.bytes_per_shard / 1e9,
+        "validation_gigabytes": C4_EN.validation_bytes / 1e9,
+        "token_gigabytes": (tokens + ends) / 1e9,
+    }
 
 
 def shortage(needed: int, available: Supply, data: DataConfig) -> str | None:
@@ -158,9 +147,9 @@ class DataNeed:
     sequences: int | None
     epochs: int
     shards: int | None
-    train_gigabytes: float | None
-    validation_gigabytes: float | None
-    token_gigabytes: float | None
+    train_gigabytes: float | None = None
+    validation_gigabytes: float | None = None
+    token_gigabytes: float | None = None
 
 
 def read_manifest(config: StudyConfig, paths: StudyPaths) -> dict[str, Any] | None:
@@ -201,7 +190,7 @@ def _need(model: CostModel, name: str, budget: int, trainings: Sequence[Training
         hours=max(map(model.hours, trainings)),
         passes=work.sequences / supplied.sequences if supplied.sequences else None,
         shards=shards,
-        gigabytes=None if shards is None else gigabytes(shards).train,
+        gigabytes=None if shards is None else gigabytes(shards)["train_gigabytes"],
     )
 
 
@@ -210,19 +199,18 @@ def data_need(
 ) -> DataNeed:
     """What the largest of the budgets needs; token files that exist are weighed."""
     shards = max((b.shards for b in budgets if b.shards is not None), default=None)
-    weight = None if shards is None else gigabytes(min(shards, C4_EN.train_shards))
-    tokens = None if weight is None else weight.tokens
+    shards = None if shards is None else min(shards, C4_EN.train_shards)
+    weights = {} if shards is None else gigabytes(shards)
     if manifest is not None:
-        tokens = sum(f["bytes"] for shard in manifest["shards"] for f in shard["files"].values()) / 1e9
+        bytes_of_files = (f["bytes"] for shard in manifest["shards"] for f in shard["files"].values())
+        weights["token_gigabytes"] = sum(bytes_of_files) / 1e9
     return DataNeed(
         source=config.data.source,
         basis=supplied.basis,
         sequences=supplied.sequences,
         epochs=config.data.epochs,
-        shards=None if weight is None else weight.shards,
-        train_gigabytes=None if weight is None else weight.train,
-        validation_gigabytes=None if weight is None else weight.validation,
-        token_gigabytes=tokens,
+        shards=shards,
+        **weights,
     )
 
 

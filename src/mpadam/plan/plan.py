@@ -231,11 +231,13 @@ def make_plan(
     budgets = budget_needs(model, everything, supplied)
     costs = cells(model, everything)
     short = shortages(config, budgets, supplied)
+    keys = {grid.name: grid_keys(config, grid) for grid in config.grids}
+    grids = {name: [*map(Training, of_grid), *trials_for(config, of_grid)] for name, of_grid in keys.items()}
     return Plan(
         study=config.study,
         device="CPU" if model.on_cpu else model.hardware.title,
         price=price,
-        grids=_grids(model),
+        grids=tuple(amount(model, name, found) for name, found in grids.items()),
         total=amount(model, "in all", everything),
         remaining=amount(model, "still to do", [training for training in everything if training not in done]),
         cells=tuple(costs),
@@ -245,10 +247,3 @@ def make_plan(
         notes=(*notes(model, costs), *further_note(model), *([] if supplied.refuses else short)),
         problems=tuple(short if supplied.refuses else []),
     )
-
-
-def _grids(model: CostModel) -> tuple[Amount, ...]:
-    """Each grid with the trials that its runs wait for: what two grids share stands in both."""
-    config = model.config
-    keys = {grid.name: grid_keys(config, grid) for grid in config.grids}
-    return tuple(amount(model, name, [*map(Training, k), *trials_for(config, k)]) for name, k in keys.items())

@@ -19,6 +19,7 @@ from mpadam.study.auto import auto_here
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey, run_keys
 from mpadam.study.load import merge, parse_study
+from mpadam.study.run_config import RegimeConfig
 from mpadam.study.run_folder import read_json
 from mpadam.study.spec import RunFile, resolve, run_request
 
@@ -27,20 +28,10 @@ from mpadam.study.spec import RunFile, resolve, run_request
 
 #: `--fp8_format` -> `masters`
 MASTERS = {"e5m2": "fp8", "e4m3": "fp8e4m3"}
-RECIPES = ("hybrid_delayed",)
-#: What the study's regimes are where nothing else is said; only what differs is written.
-DEFAULTS: Mapping[str, Any] = {
-    "block_size": 256,
-    "power_of_two_scale": True,
-    "recipe": "hybrid_delayed",
-    "amax_history": 16,
-    "margin": 0,
-    "fp8_eval": False,
-}
+RECIPE = "hybrid_delayed"
 _OPTIONS = {
     "masters": {"fp8_block_size": "block_size", "fp8_pow2_scale": "power_of_two_scale"},
     "compute": {
-        "te_recipe": "recipe",
         "te_amax_history": "amax_history",
         "te_margin": "margin",
         "te_fp8_eval": "fp8_eval",
@@ -60,9 +51,9 @@ def regime_of(given: Mapping[str, Value]) -> tuple[dict[str, Any], str]:
         options |= _options(given, "masters") | {"power_of_two_scale": bool(given.get("fp8_pow2_scale", False))}
     if compute == "fp8":
         options |= _options(given, "compute")
-    if options.get("recipe", RECIPES[0]) not in RECIPES:
-        raise ValueError(f"--te_recipe {options['recipe']}: not one of {', '.join(RECIPES)}")
-    other = {key: value for key, value in options.items() if value != DEFAULTS[key]}
+        if (recipe := given.get("te_recipe", RECIPE)) != RECIPE:
+            raise ValueError(f"--te_recipe {recipe}: not one of {RECIPE}")
+    other = {key: value for key, value in options.items() if value != RegimeConfig.model_fields[key].default}
     return {"masters": masters, "compute": compute, **other}, f"{masters}-{compute}"
 
 

@@ -24,8 +24,7 @@ from mpadam.study.spec import RunFile, RunSpec, read_run_file
 from mpadam.training import checkpoint as checkpoints
 from mpadam.training.evaluation import Validation, evaluate
 from mpadam.training.machine import configure
-from mpadam.training.regime import compute_model, load_model_state
-from mpadam.training.session import open_data, open_validation
+from mpadam.training.session import compute_model, load_model_state, open_data, open_validation
 
 
 def export_run(path: Path, out: Path) -> None:

@@ -34,13 +34,19 @@ def summarise(session: Session, ended: Ended) -> dict[str, Any]:
     """
     progress, spec = session.progress, session.spec
     final = progress.validation[-1] if ended.status == "completed" else {}
+    diverged = {
+        "step": ended.step,
+        "reason": ended.reason,
+        "last_finite_loss": progress.last_loss,
+        "updates_of_weights": ended.updates,
+    }
     stored = bytes_per_parameter(session.optimizer)
     return {
         "hash": spec.hash,
         "metrics_sha256": sha256(session.folder.metrics),
         **({"probes_sha256": probes} if (probes := sha256(session.folder.probes)) else {}),
         "status": ended.status,
-        "diverged": None if ended.status == "completed" else _divergence(session, ended),
+        "diverged": None if ended.status == "completed" else diverged,
         "labels": session.run.labels.model_dump(mode="json"),
         "val_loss": final.get("loss"),
         "val_ppl": final.get("perplexity"),
@@ -60,15 +66,6 @@ def summarise(session: Session, ended: Ended) -> dict[str, Any]:
         "bytes_per_parameter": round(stored.weight + stored.compute_copy + stored.states, 4),  # between steps
         "hyperparameters": check_hyperparameters(spec.optimizer.name, spec.optimizer.values),
         "spec": spec.model_dump(mode="json"),
-    }
-
-
-def _divergence(session: Session, ended: Ended) -> dict[str, Any]:
-    return {
-        "step": ended.step,
-        "reason": ended.reason,
-        "last_finite_loss": session.progress.last_loss,
-        "updates_of_weights": ended.updates,
     }
 
 
