@@ -40,7 +40,3 @@ def build_parser() -> Parser:
         about = " ".join(about.partition(": ")[2].split()).removesuffix(".")
         add_command(subparsers, name, about, textwrap.dedent(example), module.ARGUMENTS).set_defaults(run=module.run)
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

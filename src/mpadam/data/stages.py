@@ -183,7 +183,9 @@ def assemble(data: DataConfig, tokenizer: TokenizerConfig, out: Path) -> dict[st
     """
     request, shards, tokens = data_request(data, tokenizer), text_shards(data), out / "tokens"
     text_tokenizer = load_tokenizer(out / "tokenizer")
-    _check_tokenizer(_origin(data, tokenizer), out / "tokenizer")
+    made_of = read_object(out / "tokenizer" / "origin.json", remedy="run  mpadam tokenizer  again")
+    if other := [key for key, value in _origin(data, tokenizer).items() if made_of.get(key) != value]:
+        raise ValueError(f"{out / 'tokenizer'}: made with another {' and '.join(other)}; run  mpadam tokenizer  again")
     held_out = held_out_hash(_held_out(shards, tokens))
     manifests = []
     for shard in shards:
@@ -262,13 +264,6 @@ def _origin(data: DataConfig, tokenizer: TokenizerConfig) -> dict[str, Any]:
     if tokenizer.source != "bpe":
         return tokenizer_identity(tokenizer)
     return {**tokenizer_identity(tokenizer), "text": record_sha256(source_identity(data))[:16]}
-
-
-def _check_tokenizer(origin: dict[str, Any], folder: Path) -> None:
-    """Whether the tokenizer made earlier is the configuration's."""
-    found = read_object(folder / "origin.json", remedy="run  mpadam tokenizer  again")
-    if other := [key for key, value in origin.items() if found.get(key) != value]:
-        raise ValueError(f"{folder}: made with another {' and '.join(other)}; run  mpadam tokenizer  again")
 
 
 def _training_text(shards: list[TextShard]) -> Iterator[str]:

@@ -47,7 +47,6 @@ class Counts:
 
 
 def token_dtype(vocab_size: int) -> str:
-    """The smallest type that holds every token number."""
     return "<u2" if vocab_size <= 2**16 else "<u4"
 
 

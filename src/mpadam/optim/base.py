@@ -127,8 +127,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
 
     def _slot(self, p: Tensor, plan: Plan, group: dict[str, Any]) -> Slot:
         state = self.state[p]
-        key = {"seed": group["seed"], "tensor_id": state["id"], "position": position_of(p)}
-        store = WeightStore(plan.store, p, state, **key)
+        store = WeightStore(plan.store, p, state, seed=group["seed"], tensor_id=state["id"], position=position_of(p))
         return Slot(plan, store, tuple(plan.state_shapes(local(p).shape)), fixed(group))
 
     def _known(self, p: Tensor, group: dict[str, Any]) -> Slot | None:

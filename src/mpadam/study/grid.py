@@ -60,7 +60,6 @@ def trial_values(config: StudyConfig, optimizer: str) -> list[dict[str, float]]:
     points = [dict(zip(search, values, strict=True)) for values in itertools.product(*search.values())]
     wanted = config.tuning.trials if search else 1
     if len(points) > wanted:
-        stream = random.Random(f"{config.tuning.seed}/{optimizer}")
-        chosen = set(stream.sample(range(len(points)), wanted))
+        chosen = set(random.Random(f"{config.tuning.seed}/{optimizer}").sample(range(len(points)), wanted))
         points = [point for index, point in enumerate(points) if index in chosen]
     return points

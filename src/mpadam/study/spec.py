@@ -31,8 +31,7 @@ def numerics_version(masters: str, optimizer: str) -> int:
         1    the first
         2    stochastic rounding of FP8 and NVFP4 weights: scales are kept and move by powers of two
     """
-    rounds_codes = card_of(masters).codes and parse_optimizer_name(optimizer).write_back in BY_CHANCE
-    return 2 if rounds_codes else 1
+    return 2 if card_of(masters).codes and parse_optimizer_name(optimizer).write_back in BY_CHANCE else 1
 
 
 Half = Literal["selection", "report"]

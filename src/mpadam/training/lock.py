@@ -189,14 +189,10 @@ def is_held(path: Path, *, now: float | None = None) -> bool:
         age = (time.time() if now is None else now) - path.stat().st_mtime
     except FileNotFoundError:
         return False
-    if holder is not None and holder.get("host") == socket.gethostname() and _sees_processes_of(holder):
+    here = _processes_of()  # elsewhere, a process number does not mean what it means here
+    if holder is not None and holder.get("host") == socket.gethostname() and holder.get("processes_of", here) == here:
         return _is_alive(holder) if isinstance(holder.get("pid"), int) else age < STALE_SECONDS
     return age < STALE_SECONDS
-
-
-def _sees_processes_of(holder: dict[str, Any]) -> bool:
-    """Whether the holder's process number means here what it meant there: same boot, same process namespace."""
-    return holder.get("processes_of", here := _processes_of()) == here
 
 
 def _processes_of() -> str | None:

@@ -66,7 +66,6 @@ class Records:
 
 
 def open_records(session: Session, guard: Callable[[], None]) -> Records:
-    """The records of a training from where the session stands."""
     if not session.ranks.leads:
         return Records(None, [], guard)
     progress = session.progress
