@@ -22,7 +22,6 @@ import torch
 from mpadam.atomic import write_json
 from mpadam.machine import installed
 from mpadam.measure.step_time import device_name
-from mpadam.quartiles import quartiles
 
 PACKAGES = ("torch", "transformers", "torchao", "torch-optimi")
 
@@ -137,3 +136,11 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         *reached,
         first,
     )
+
+
+def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
+    """Lower quartile, median, upper quartile; all equal where there is one sample."""
+    if len(samples) == 1:
+        return (samples[0],) * 3
+    low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
+    return low, statistics.median(samples), high

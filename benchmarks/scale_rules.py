@@ -32,9 +32,8 @@ from mpadam.numerics import Encoded, NvFp4, nvfp4, random_bits
 from mpadam.numerics.blocks import divide, from_blocks, to_blocks
 from mpadam.numerics.grids import E2M1, E4M3, round_to_grid
 from mpadam.study.archive import open_study
-from mpadam.study.numerics_version import numerics_version
 from mpadam.study.paths import StudyPaths
-from mpadam.study.spec import read_run_file, write_run_file
+from mpadam.study.spec import numerics_version, read_run_file, write_run_file
 
 Rule = Callable[[Tensor, Tensor, Encoded], tuple[Tensor, Tensor]]
 BLOCK = (1, 16)

@@ -22,7 +22,7 @@ import torch
 from gpu.parts import Case, FailedError, KilledError, Row, Setting, apart, need
 from gpu.products import digest
 from mpadam.data import TokenData
-from mpadam.data.prepare import prepare
+from mpadam.data.stages import prepare
 from mpadam.machine import gpu_name
 from mpadam.model.capabilities import COMPUTE
 from mpadam.numerics.formats import BY_MASTERS

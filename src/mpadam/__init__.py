@@ -15,7 +15,7 @@ from mpadam.optim.rules import RULES
 __version__ = "0.1.0"
 _HOME = {
     **{rule.title: "optim.optimizer" for rule in RULES.values()},
-    "OptimizerWarning": "optim.cautions",
+    "OptimizerWarning": "optim.checks",
     "UpdateProbe": "probes.update_probe",
     "UpdateProbeCallback": "probes.callback",
 }

@@ -17,7 +17,6 @@ from mpadam.inherited import make_own
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; returns its exit code."""
     make_own()
     args = build_parser().parse_args(argv)
     try:
@@ -39,10 +38,5 @@ def build_parser() -> Parser:
         name = module_info.name.replace("_", "-")
         about, *_, example = inspect.cleandoc(module.__doc__ or "").split("\n\n")
         about = " ".join(about.partition(": ")[2].split()).removesuffix(".")
-        subparser = add_command(subparsers, name, about, textwrap.dedent(example), module.ARGUMENTS)
-        subparser.set_defaults(run=module.run)
+        add_command(subparsers, name, about, textwrap.dedent(example), module.ARGUMENTS).set_defaults(run=module.run)
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -16,7 +16,7 @@ import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from mpadam.remembered import remembered
+from mpadam.machine import remembered
 
 REMEDY = (
     "install g++ and Python's headers (python3-dev), and let TORCHINDUCTOR_CACHE_DIR name a folder that can be written "

@@ -8,8 +8,6 @@ modules. Statements are matched as the project's formatter writes them, since pa
 half a second each time it plans.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from functools import cache

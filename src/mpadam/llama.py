@@ -7,8 +7,6 @@ PAPER_VOCABULARY = 32000
 
 @dataclass(frozen=True)
 class LlamaSize:
-    """The numbers in which LLaMAs of this study differ."""
-
     hidden_size: int
     intermediate_size: int
     layers: int

@@ -1,23 +1,54 @@
 """What this machine is, for all that describe it: processor, GPU, installed packages.
 
+    remembered("compiles", circumstances, find)      find(), or what it returned under the same circumstances
+
+What an earlier process found out about the machine is kept, so that a command need not import torch to ask again: in
+the temporary folder, under a name made of what it depends on. Where nothing can be kept, `find` is called each time.
+
 Whether its CPU has instructions for products of bf16 matrices is what torch itself asks; without them torch multiplies
 bf16 matrices element by element (`mpadam.model.products`). torch is imported only where it is asked.
 """
 
+import hashlib
+import json
 import os
 import platform
 import socket
 import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from mpadam.atomic import write_text
 from mpadam.inherited import INSTRUCTIONS
-from mpadam.remembered import remembered
+
+Found = TypeVar("Found", str, bool)
+
+
+def remembered(name: str, circumstances: Sequence[str], find: Callable[[], Found]) -> Found:
+    """What `find` returns, from an earlier process of this user if there was one under these circumstances."""
+    try:
+        digest = hashlib.sha256(json.dumps(circumstances).encode()).hexdigest()[:32]
+        path = Path(tempfile.gettempdir(), f"mpadam-{os.getuid()}", f"{name}-{digest}.json")
+    except OSError:  # no temporary folder
+        return find()
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        if path.stat().st_uid == os.getuid():
+            return json.loads(path.read_text(encoding="utf-8"))[name]
+    found = find()
+    with suppress(OSError):
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        write_text(path, json.dumps({name: found}))
+    return found
+
+
+# --- what it is -------------------------------------------------------------------------------------------------------
 
 
 def native_bf16_products() -> bool:
-    """Ask torch."""
     import torch
 
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
@@ -49,7 +80,6 @@ def _cpuinfo() -> list[str]:
 
 
 def cpu_name() -> str | None:
-    """The processor's model, as far as the system tells it."""
     named = (line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name"))
     return next(named, None) or platform.processor() or None
 
@@ -62,7 +92,6 @@ def gpu_name(device: str) -> str | None:
 
 
 def gpu(index: int) -> dict[str, Any]:
-    """Name, compute capability and memory of a GPU of CUDA."""
     import torch
 
     found = torch.cuda.get_device_properties(index)
@@ -70,7 +99,6 @@ def gpu(index: int) -> dict[str, Any]:
 
 
 def installed(package: str) -> str | None:
-    """Version of a package, None where it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -33,8 +33,7 @@ def read_object(path: Path, *, remedy: str) -> dict[str, Any]:
     if not is_there(path):
         return {}
     with stored(path, remedy=remedy):
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return {**content}
+        return {**json.loads(path.read_text(encoding="utf-8"))}
 
 
 def sha256(path: Path) -> str | None:

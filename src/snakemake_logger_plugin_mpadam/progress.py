@@ -15,8 +15,6 @@ from mpadam.durations import duration
 
 @dataclass(frozen=True)
 class Job:
-    """A job that has started."""
-
     rule: str
     outputs: Sequence[str]
     logs: Sequence[str] = ()

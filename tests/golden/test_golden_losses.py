@@ -17,7 +17,7 @@ GOLDEN = json.loads(FILE.read_text())
 TOLERANCES = [("loss", 3, 1e-4), ("loss", 10, 1e-3), ("loss", 30, 4e-3), ("grad_norm", 3, 1e-3), ("val_loss", 2, 4e-3)]
 
 REMEDY = (
-    "If the change of numbers was meant: raise the version in src/mpadam/study/numerics_version.py for the runs that "
+    "If the change of numbers was meant: raise the version in src/mpadam/study/spec.py for the runs that "
     "it concerns, so that they are repeated, and rewrite what is kept with  python tests/golden/golden_runs.py"
 )
 

@@ -12,7 +12,7 @@ from mpadam.model.fp8.control import fp8_compute, fp8_enabled, fp8_state_dict, f
 from mpadam.model.fp8.convert import convert_to_fp8
 from mpadam.model.loss import loss_sum, token_nll
 from mpadam.numerics import saturating_cast
-from mpadam.study.fp8_backend import FP8_CAPABILITY
+from mpadam.study.auto import FP8_CAPABILITY
 from mpadam.study.spec import ModelSpec
 
 pytestmark = [

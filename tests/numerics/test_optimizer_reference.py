@@ -21,8 +21,7 @@ from torch import Tensor
 from mpadam.numerics.formats import CARDS
 from mpadam.optim.apollo import projection_matrix
 from mpadam.optim.base import LowPrecisionOptimizer
-from mpadam.optim.hyperparameters import check_hyperparameters
-from mpadam.optim.names import OptimizerName, optimizer_names, parse_optimizer_name
+from mpadam.optim.names import OptimizerName, check_hyperparameters, optimizer_names, parse_optimizer_name
 from mpadam.optim.optimizer import MPlusAdam
 from mpadam.optim.registry import build_optimizer
 from mpadam.optim.update import Preview

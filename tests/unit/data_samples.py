@@ -12,7 +12,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from mpadam.data import TokenData
-from mpadam.data.prepare import prepare
+from mpadam.data.stages import prepare
 from mpadam.study.text import DataConfig, TokenizerConfig
 
 VERBS = ["rounds", "moves", "adds", "scales", "forgets", "keeps"]

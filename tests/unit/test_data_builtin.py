@@ -12,8 +12,8 @@ from data_samples import quiet
 
 from mpadam.data import TokenData, builtin
 from mpadam.data.builtin import corpus
-from mpadam.data.prepare import prepare
 from mpadam.data.sources import source_identity
+from mpadam.data.stages import prepare
 from mpadam.study.text import DataConfig, TokenizerConfig
 
 BUILTIN = DataConfig(source="builtin", sequences="pack", sequence_length=64, validation_tokens=20_000)

@@ -14,8 +14,8 @@ from data_samples import bpe, c4_config, documents, files_below, own_encoding, p
 
 from mpadam import cli
 from mpadam.data import TokenData
-from mpadam.data.prepare import prepare
 from mpadam.data.sources import source_identity, text_shards
+from mpadam.data.stages import prepare
 
 TRAIN = "en/c4-train.00001-of-01024.json.gz"
 

@@ -19,9 +19,8 @@ from mpadam import cli
 from mpadam.data import TokenData
 from mpadam.data.download import download_all, download_shard, download_tokenizer
 from mpadam.data.hub import Patience, UnreachableError
-from mpadam.data.prepare import prepare
 from mpadam.data.sources import source_identity, text_shards
-from mpadam.data.stages import make_tokenizer, tokenize_one
+from mpadam.data.stages import make_tokenizer, prepare, tokenize_one
 from mpadam.data.tokenizer import load_tokenizer, tokenizer_identity
 from mpadam.plan.needs import largest_budget, planned
 from mpadam.plan.plan import make_plan

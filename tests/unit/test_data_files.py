@@ -15,8 +15,7 @@ from data_samples import bpe, c4_config, documents, files_below, prepared, quiet
 
 from mpadam import cli
 from mpadam.data import TokenData
-from mpadam.data.prepare import prepare
-from mpadam.data.stages import assemble, make_tokenizer, tokenize_one
+from mpadam.data.stages import assemble, make_tokenizer, prepare, tokenize_one
 from mpadam.study.text import DataConfig
 
 SHARDS = ("validation-00000-of-00008", "train-00001-of-01024", "train-00000-of-01024")
@@ -25,7 +24,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from mpadam.data import tokens
-from mpadam.data.prepare import prepare
+from mpadam.data.stages import prepare
 from mpadam.study.text import DataConfig, TokenizerConfig
 
 append = tokens._append

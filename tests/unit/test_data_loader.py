@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpadam.data import Batch, TokenData, TrainBatches, ValidationSet
-from mpadam.data.permutation import permute
-from mpadam.data.prepare import prepare
+from mpadam.data.sequences import permute
+from mpadam.data.stages import prepare
 
 LENGTH = 48
 KINDS = ["pack", "truncate_pad"]

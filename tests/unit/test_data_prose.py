@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from mpadam.data.prose import Novelty, paragraphs
+from mpadam.data.builtin import Novelty, paragraphs
 
 SENTENCE = "The quick brown fox jumps over the lazy dog."
 

@@ -11,8 +11,8 @@ import pytest
 from data_samples import bpe, documents, prepared, quiet
 from datasets import Dataset, DatasetDict
 
-from mpadam.data.prepare import prepare
 from mpadam.data.sources import source_identity, text_shards
+from mpadam.data.stages import prepare
 from mpadam.study.text import DataConfig
 
 TEXTS = [*documents(120, seed=1), *documents(80, seed=2)]

@@ -13,7 +13,7 @@ import pytest
 from data_samples import bpe, c4_config, documents, files_below, prepared, quiet, write_c4
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 
-from mpadam.data.prepare import prepare
+from mpadam.data.stages import prepare
 from mpadam.data.tokenizer import load_tokenizer, save_bpe, tokenizer_identity, train_bpe
 from mpadam.data.tokens import token_dtype
 from mpadam.study.text import TokenizerConfig

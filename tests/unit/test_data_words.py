@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from test_data_tokenizer import word_tokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from mpadam.data import words
-from mpadam.data.tokenizer import TextTokenizer, load_tokenizer, save_bpe, train_bpe
-from mpadam.data.words import encoder
+from mpadam.data import tokenizer as words
+from mpadam.data.tokenizer import TextTokenizer, encoder, load_tokenizer, save_bpe, train_bpe
 
 MARK = "\u2581"
 # Spaces, other white space, the mark itself, a special token, letters, digits, signs, characters of several bytes.

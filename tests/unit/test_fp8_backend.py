@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpadam.study.fp8_backend import check_backend, resolve_backend
+from mpadam.study.auto import check_backend, resolve_backend
 
 HOPPER, ADA, AMPERE = (9, 0), (8, 9), (8, 0)
 

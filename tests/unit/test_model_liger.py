@@ -15,10 +15,10 @@ from transformers.models.llama import modeling_llama
 
 from mpadam.model.build import build_model
 from mpadam.model.fp8.linear import Fp8Linear
-from mpadam.model.liger import apply_liger
+from mpadam.model.layers import apply_liger
 from mpadam.model.loss import loss_sum
 from mpadam.study.spec import ModelSpec, RunSpec
-from mpadam.training.regime import compute_model
+from mpadam.training.session import compute_model
 from tests.unit.training_runs import make_data, run_spec
 
 SPEC = ModelSpec.model_validate(

@@ -9,10 +9,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mpadam.model.build import build_model
+from mpadam.model.layers import fill_up_mlps
 from mpadam.model.loss import loss_sum
-from mpadam.model.widths import fill_up_mlps
 from mpadam.study.spec import ModelSpec
-from mpadam.training.regime import compute_model
+from mpadam.training.session import compute_model
 from tests.unit.training_runs import make_data, run_spec
 
 SPEC = ModelSpec(

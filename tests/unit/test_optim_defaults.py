@@ -23,8 +23,8 @@ import mpadam
 from mpadam import AdamW, AdditiveTwin, Madam, MPlusAdam, OptimizerWarning
 from mpadam.optim import compiled
 from mpadam.optim.base import LowPrecisionOptimizer
-from mpadam.optim.cautions import SWAPPED_FROM
-from mpadam.optim.hyperparameters import check_hyperparameters
+from mpadam.optim.checks import SWAPPED_FROM
+from mpadam.optim.names import check_hyperparameters
 from mpadam.optim.registry import build_optimizer
 from mpadam.study.config import StudyConfig
 from mpadam.study.load import load_study

@@ -9,8 +9,13 @@ from itertools import pairwise
 
 import pytest
 
-from mpadam.optim.hyperparameters import check_hyperparameters, hyperparameters_of
-from mpadam.optim.names import OptimizerName, optimizer_names, parse_optimizer_name
+from mpadam.optim.names import (
+    OptimizerName,
+    check_hyperparameters,
+    hyperparameters_of,
+    optimizer_names,
+    parse_optimizer_name,
+)
 from mpadam.optim.schedules import factor
 
 
@@ -206,7 +211,7 @@ def test_bad_schedules_are_refused(change: dict[str, object], message: str) -> N
 def test_names_and_the_package_import_no_torch() -> None:
     code = """
 import sys
-import mpadam, mpadam.optim, mpadam.optim.names, mpadam.optim.hyperparameters, mpadam.optim.schedules
+import mpadam, mpadam.optim, mpadam.optim.names, mpadam.optim.names, mpadam.optim.schedules
 assert mpadam.__version__ and "MPlusAdam" in dir(mpadam)
 assert "torch" not in sys.modules and "numpy" not in sys.modules, "torch came along"
 from mpadam import AdamW, Madam, MPlusAdam

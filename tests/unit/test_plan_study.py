@@ -10,9 +10,8 @@ import yaml
 
 from mpadam.cli import main
 from mpadam.plan.assumptions import GPUS
-from mpadam.plan.jobs import Training, runs, trials
+from mpadam.plan.jobs import Observed, Training, runs, trials
 from mpadam.plan.model import CostModel, gpus, runtime_minutes
-from mpadam.plan.observed import Observed
 from mpadam.plan.plan import make_plan
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey, TuningKey

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mpadam.plan.assumptions import C4_EN
-from mpadam.plan.supply import gigabytes, shards_needed, shortage, supply
+from mpadam.plan.needs import gigabytes, shards_needed, shortage, supply
 from mpadam.study.text import DataConfig
 
 C4 = DataConfig(source="c4_folder", path="/nowhere/c4")
@@ -84,13 +84,13 @@ def test_text_that_is_not_c4_is_known_when_it_is_prepared() -> None:
 def test_gigabytes_of_all_of_c4() -> None:
     """The dataset's card: 326,778,635,540 bytes to download in 1,032 shards."""
     everything = gigabytes(1024)
-    assert everything.train + everything.validation == pytest.approx(326.78, abs=0.01)
-    assert gigabytes(512).train == pytest.approx(everything.train / 2)
+    train = everything["train_gigabytes"]
+    assert train + everything["validation_gigabytes"] == pytest.approx(326.78, abs=0.01)
+    assert gigabytes(512)["train_gigabytes"] == pytest.approx(train / 2)
     assert C4_EN.bytes_per_shard == pytest.approx(0.32e9, rel=0.01)
 
 
 def test_token_files_hold_every_token_and_the_end_of_every_document() -> None:
     """2,271 bytes of text a document are 568 tokens of 4 bytes; with a separator, 2 bytes each, and 8 for the end."""
     documents = C4_EN.train_documents
-    assert gigabytes(1024, vocab_size=32_000).tokens == pytest.approx(documents * (569 * 2 + 8) / 1e9, rel=2e-3)
-    assert gigabytes(1024, vocab_size=100_000).tokens == pytest.approx(documents * (569 * 4 + 8) / 1e9, rel=2e-3)
+    assert gigabytes(1024)["token_gigabytes"] == pytest.approx(documents * (569 * 2 + 8) / 1e9, rel=2e-3)

@@ -11,19 +11,20 @@ from analysis_fakes import FakeStudy, fake_study
 
 from mpadam import cli
 from mpadam.analysis.collect import collect
-from mpadam.data import c4, c4_hub, saved, tokenizer_hub
+from mpadam.data import c4, c4_hub, saved
 from mpadam.data.download import download_shard
 from mpadam.data.loader import TokenData
+from mpadam.data.tokenizer import fetched_tokenizer, tokenizer_receipt
 from mpadam.data.tokens import read_shard_manifest
 from mpadam.exhibits.complete import problems
 from mpadam.exhibits.registry import Exhibit
+from mpadam.plan.jobs import finished
 from mpadam.plan.needs import read_manifest
-from mpadam.plan.observed import finished
 from mpadam.presence import entries, is_there, why_unreadable
 from mpadam.reference.models import model_of
 from mpadam.status.report import State, read_state, read_status, to_text
 from mpadam.stored import sha256
-from mpadam.study.keep import keep
+from mpadam.study.archive import keep
 from mpadam.study.run_folder import RunFolder, data_of, read_json
 from mpadam.study.spec import RunFile, read_run_file
 from mpadam.study.text import DataConfig, TokenizerConfig
@@ -309,9 +310,9 @@ def test_n37_what_was_fetched_is_not_fetched_again(tmp_path: Path, damage: Damag
     with pytest.raises(OSError, match=name):
         shard.open()
     tokenizer = TokenizerConfig(source="hub", repo="owner/name", revision=REVISION)
-    damage(tokenizer_hub.receipt_path(data, tokenizer))
+    damage(tokenizer_receipt(data, tokenizer))
     with pytest.raises(OSError, match=r"receipt.json"):
-        tokenizer_hub.fetched(data, tokenizer)
+        fetched_tokenizer(data, tokenizer)
 
 
 def test_n37_token_files_and_manifests(tmp_path: Path, damage: Damage) -> None:

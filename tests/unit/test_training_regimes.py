@@ -11,7 +11,7 @@ import torch
 
 from mpadam.data import TokenData
 from mpadam.study.spec import read_run_file, write_run_file
-from mpadam.training.reevaluate import evaluate_folder
+from mpadam.training.export import evaluate_folder
 from tests.unit.training_runs import StopAfter, assert_same_run, make_data, make_run, metrics_of, summary_of, train
 
 MASTERS = ("fp32", "bf16", "fp8", "fp8e4m3", "nvfp4", "nvfp4s")

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 
 from mpadam.data import TokenData
-from mpadam.data.prepare import prepare
+from mpadam.data.stages import prepare
 from mpadam.study.config import RegimeConfig
-from mpadam.study.numerics_version import numerics_version
 from mpadam.study.run_folder import read_metrics
 from mpadam.study.spec import (
     BranchSchedule,
@@ -24,6 +23,7 @@ from mpadam.study.spec import (
     RunFile,
     RunSpec,
     TrainingSpec,
+    numerics_version,
     write_run_file,
 )
 from mpadam.study.text import DataConfig, TokenizerConfig

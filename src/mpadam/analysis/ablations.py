@@ -15,7 +15,7 @@ from mpadam.analysis.collect import Collected
 from mpadam.analysis.entries import METHOD, axis_of, base_of, is_form, is_level
 from mpadam.analysis.style import optimizer_styles
 from mpadam.analysis.texts import number_text
-from mpadam.optim.hyperparameters import check_hyperparameters
+from mpadam.optim.names import check_hyperparameters
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import TuningKey, selection_key
 

@@ -16,9 +16,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from mpadam.study.faults import first_fault
 from mpadam.study.load import ConfigError, parse_yaml
-from mpadam.study.section import Section
+from mpadam.study.section import Section, first_fault
 
 CLAIMS = Path(__file__).parent / "claimed"
 

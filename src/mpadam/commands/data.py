@@ -70,8 +70,7 @@ def run(args: Namespace) -> int:
 
 
 def _prepared(args: Namespace) -> dict[str, Any]:
-    from mpadam.data.prepare import prepare
-    from mpadam.data.stages import assemble
+    from mpadam.data.stages import assemble, prepare
 
     if args.workers < 1:
         raise ValueError(f"--workers {args.workers}: at least 1")
@@ -138,7 +137,7 @@ def _request(args: Namespace) -> dict[str, Any]:
 def _section(name: str, model: type[AnySection], request: dict[str, Any]) -> AnySection:
     from pydantic import ValidationError
 
-    from mpadam.study.faults import first_fault
+    from mpadam.study.section import first_fault
 
     try:
         return model.model_validate(request[name])

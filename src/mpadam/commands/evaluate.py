@@ -16,7 +16,7 @@ ARGUMENTS = (
 def run(args: Namespace) -> int:
     if args.batch_size is not None and args.batch_size < 1:
         raise ValueError(f"--batch-size {args.batch_size}: give at least 1")
-    from mpadam.training.reevaluate import evaluate_folder
+    from mpadam.training.export import evaluate_folder
 
     result = evaluate_folder(args.run_dir, batch_size=args.batch_size)
     print(f"loss {result.loss:.6f}  perplexity {result.perplexity:.4f}  tokens {result.tokens}")

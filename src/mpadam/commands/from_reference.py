@@ -49,7 +49,7 @@ def run(args: Namespace) -> int:
 def _write_run(content: Mapping[str, Any], *, data: Path, run_dir: Path, processes: int) -> None:
     import sys
 
-    from mpadam.reference.run import run_file
+    from mpadam.reference.study import run_file
     from mpadam.study.spec import write_run_file
 
     run = run_file(content, data=data, run_dir=run_dir)

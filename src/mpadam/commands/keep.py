@@ -15,7 +15,7 @@ ARGUMENTS = (
 
 
 def run(args: Namespace) -> int:
-    from mpadam.study.keep import keep
+    from mpadam.study.archive import keep
 
     kept = keep(args.study, args.out)
     print(f"{args.out}: {len(kept):,} files, {sum(path.stat().st_size for path in kept) / 1e6:.1f} MB")

@@ -62,8 +62,8 @@ def _write(
         return resolve(request, manifest=manifest, selected=selected, data=data, auto=auto)
 
     recorded = recorded_identity(RunFolder(out.parent))
-    run_file = run_file_for(recorded_auto(recorded.training)) if recorded else None
-    if run_file is None or recorded is None or run_file.spec.hash != recorded.hash:
+    run_file = run_file_for(recorded_auto(recorded[1])) if recorded else None
+    if run_file is None or recorded is None or run_file.spec.hash != recorded[0]:
         run_file = run_file_for(auto_here(request))
     write_run_file(out, run_file)
     print(f"{out}: {run_file.spec.hash}")

@@ -37,7 +37,6 @@ def receipt_path(data: DataConfig, name: str) -> Path:
 
 
 def _counts(data: DataConfig) -> dict[Split, int]:
-    """Shards of each split that the study uses."""
     train = SHARDS["train"] if data.train_shards is None else data.train_shards
     if train > SHARDS["train"]:
         raise ValueError(f"data.train_shards: {train} wanted, but {REPO} has {SHARDS['train']} training shards")

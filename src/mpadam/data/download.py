@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from mpadam.atomic import write_json
-from mpadam.data import c4_hub, tokenizer_hub
+from mpadam.data import c4_hub
 from mpadam.data.hub import PATIENT, HubFile, Log, NotOnHubError, Patience, endpoint, fetch
 from mpadam.data.sources import text_shards
-from mpadam.data.tokenizer import FILES
+from mpadam.data.tokenizer import FILES, tokenizer_receipt
 from mpadam.stored import read_object, sha256
 from mpadam.study.text import DataConfig, TokenizerConfig
 
@@ -57,7 +57,7 @@ def download_tokenizer(data: DataConfig, tokenizer: TokenizerConfig, *, log: Log
     assert tokenizer.repo is not None
     assert tokenizer.revision is not None
     origin = {"repo": tokenizer.repo, "revision": tokenizer.revision}
-    receipt = tokenizer_hub.receipt_path(data, tokenizer)
+    receipt = tokenizer_receipt(data, tokenizer)
     before, files = read_object(receipt, remedy=_AGAIN).get("files", {}), {}
     for name in before or FILES:  # a receipt lists all files that the repository has of these names
         file, path = HubFile(tokenizer.repo, "model", tokenizer.revision, name), receipt.with_name(name)
@@ -77,7 +77,6 @@ def download_tokenizer(data: DataConfig, tokenizer: TokenizerConfig, *, log: Log
 
 
 def download_all(data: DataConfig, tokenizer: TokenizerConfig, *, log: Log) -> None:
-    """Fetch whatever the study needs from the hub."""
     if tokenizer.source == "hub":
         download_tokenizer(data, tokenizer, log=log)
     if data.source == "c4_hub":

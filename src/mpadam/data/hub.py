@@ -123,8 +123,7 @@ def fetch(file: HubFile, target: Path, *, log: Log, patience: Patience = PATIENT
 
 def endpoint() -> str:
     """The address of the server, without anything secret in it."""
-    url = httpx2.URL(constants.ENDPOINT)
-    return str(url.copy_with(username=None, password=None, query=None))
+    return str(httpx2.URL(constants.ENDPOINT).copy_with(username=None, password=None, query=None))
 
 
 def _patiently(

@@ -25,8 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpadam.atomic import UNSUPPORTED
-from mpadam.data.permutation import permute
-from mpadam.data.sequences import IGNORED, SEQUENCES
+from mpadam.data.sequences import IGNORED, SEQUENCES, permute
 from mpadam.data.tokens import read_manifest
 from mpadam.presence import is_there
 from mpadam.stored import sha256, stored
@@ -140,8 +139,6 @@ def _mapped(path: Path, dtype: str) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True)
 class TokenData:
-    """The token files of a study, and their manifest."""
-
     folder: Path
     manifest: dict[str, Any]
 
@@ -207,12 +204,10 @@ class TrainBatches:
 
     def batch(self, step: int, rows: slice = slice(None)) -> Batch:
         """Batch of a step (0, 1, 2, ...), or the rows of it that a rank or a micro-batch needs."""
-        index = self.indices(step)[rows]
-        sequences = [self._layout.read(self._split, self._length, int(sequence)) for sequence in index]
+        sequences = [self._layout.read(self._split, self._length, int(index)) for index in self.indices(step)[rows]]
         return Batch.of(sequences, length=self._length, pad_id=self._pad_id)
 
     def indices(self, step: int) -> Int64:
-        """Which sequences the batch holds, in order."""
         ordinal = np.arange(step * self._rows, (step + 1) * self._rows, dtype=np.int64)
         epochs, places = np.divmod(ordinal, self.sequences)
         parts = [
@@ -247,7 +242,6 @@ class ValidationSet:
             )
 
     def __len__(self) -> int:
-        """Number of sequences."""
         return len(self._sequences)
 
     def batches(self, batch_size: int, *, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:

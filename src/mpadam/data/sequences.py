@@ -1,39 +1,38 @@
-"""How sequences of a fixed length L are cut from tokens: a registry of two ways.
+"""How sequences of a fixed length L are cut from tokens: a registry of two ways. And the order in which they are read.
 
     truncate_pad   one document per sequence: its first L tokens, padded where it has fewer (GaLore's protocol)
     pack           documents end to end, cut every L tokens; a rest at the end of an epoch is left out
 
 A budget counts positions, so `truncate_pad` spends part of it on padding.
+
+The shuffle is computed as a function: the position of any of billions of sequences, without a list of them. A Feistel
+network permutes the numbers below a power of four. Numbers at or above the wanted size pass through it again until they
+fall below ("cycle walking"), which permutes exactly the numbers below that size.
 """
 
+from __future__ import annotations
+
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+if TYPE_CHECKING:
+    from mpadam.data.loader import TokenSplit
+
 Tokens = npt.NDArray[Any]
 IGNORED = -100  # label of a position that is no target, as in torch's cross entropy
-
-
-class Documents(Protocol):
-    """What the layouts need of a split (`loader.TokenSplit`)."""
-
-    @property
-    def documents(self) -> int: ...
-    @property
-    def tokens(self) -> int: ...
-    def document(self, index: int, limit: int | None = None) -> Tokens: ...
-    def span(self, start: int, stop: int) -> Tokens: ...
 
 
 @dataclass(frozen=True)
 class Layout:
     """count: sequences in a split. read: one of them, at most L tokens. cut: a validation set (see `ValidationSet`)."""
 
-    count: Callable[[Documents, int], int]
-    read: Callable[[Documents, int, int], Tokens]
+    count: Callable[[TokenSplit, int], int]
+    read: Callable[[TokenSplit, int, int], Tokens]
     cut: Callable[[Iterable[Tokens], int, int], Iterator[Tokens]]
 
 
@@ -73,3 +72,41 @@ SEQUENCES: dict[str, Layout] = {
         cut=_cut_stream,
     ),
 }
+
+
+# --- their order ------------------------------------------------------------------------------------------------------
+
+
+ROUNDS = 6
+_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # SplitMix64's finaliser
+
+
+def permute(index: npt.NDArray[np.int64], *, size: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
+    """The positions that the shuffle (seed, epoch) of `size` items gives the items `index` (all in 0..size-1)."""
+    keys = _keys(seed, epoch)
+    half = max(1, -(-(size - 1).bit_length() // 2))
+    place = _feistel(index.astype(np.uint64), half, keys)
+    while (outside := place >= size).any():
+        place[outside] = _feistel(place[outside], half, keys)
+    return place.astype(np.int64)
+
+
+def _keys(seed: int, epoch: int) -> npt.NDArray[np.uint64]:
+    text = f"mpadam data order, seed {seed}, epoch {epoch}"
+    return np.frombuffer(hashlib.blake2b(text.encode(), digest_size=8 * ROUNDS).digest(), dtype="<u8").astype(np.uint64)
+
+
+def _feistel(value: npt.NDArray[np.uint64], half: int, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """A permutation of the numbers of 2*half bits."""
+    shift, mask = np.uint64(half), np.uint64((1 << half) - 1)
+    left, right = value >> shift, value & mask
+    for key in keys:
+        left, right = right, left ^ (_mixed(right + key) & mask)
+    return (left << shift) | right
+
+
+def _mixed(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """64 bits, each a function of all 64 bits of the value (arithmetic modulo 2^64)."""
+    value = (value ^ (value >> np.uint64(30))) * _MIX[0]
+    value = (value ^ (value >> np.uint64(27))) * _MIX[1]
+    return value ^ (value >> np.uint64(31))

@@ -5,27 +5,14 @@ each parse of the workflow, so it opens no text and imports nothing heavy), and 
 source, write a module with these two functions and enter it in `SOURCES`.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from mpadam.data import builtin, c4, c4_hub, saved
 from mpadam.data.text import TextShard
 from mpadam.study.text import DataConfig
 
-
-@dataclass(frozen=True)
-class Source:
-    identity: Callable[[DataConfig], dict[str, Any]]
-    shards: Callable[[DataConfig], list[TextShard]]
-
-
-SOURCES: dict[str, Source] = {
-    "builtin": Source(builtin.identity, builtin.shards),
-    "c4_folder": Source(c4.identity, c4.shards),
-    "c4_hub": Source(c4_hub.identity, c4_hub.shards),
-    "saved_dataset": Source(saved.identity, saved.shards),
-}
+SOURCES: dict[str, ModuleType] = {"builtin": builtin, "c4_folder": c4, "c4_hub": c4_hub, "saved_dataset": saved}
 
 
 def source_identity(data: DataConfig) -> dict[str, Any]:

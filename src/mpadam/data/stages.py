@@ -1,7 +1,15 @@
-"""The stages of a study's data, each a function that can be a job of its own.
+"""A study's data, from text to `manifest.json`: in stages, each a function that can be a job of its own, or in one job.
 
-`make_tokenizer`, then `tokenize_one` for each shard (validation shards first), then `assemble`. Their files equal those
-that `prepare` (prepare.py) makes in one job, byte for byte.
+    results/<study>/data/{manifest.json, tokenizer/, tokens/<shard>/}
+
+Stages: `make_tokenizer`, then `tokenize_one` for each shard (validation shards first), then `assemble`. Their files
+equal those that `prepare` makes in one job, byte for byte.
+
+    mpadam data --config config.yaml --config studies/smoke.yaml --out results/smoke/data
+
+`prepare` makes the files in a hidden folder inside `out` and moves them into place when all are complete, the manifest
+last: a folder without a manifest is no data, a failure leaves nothing, and what a killed call leaves the next call
+deletes. One process at a time may work on a folder, which the workflow ensures.
 """
 
 import multiprocessing
@@ -12,21 +20,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mpadam.atomic import write_json
-from mpadam.canonical import record_sha256
-from mpadam.data.manifest import build_manifest
+import numpy as np
+
+from mpadam.atomic import remove, write_json
+from mpadam.canonical import record_sha256, sha256_of
+from mpadam.data.loader import TokenData, TokenSplit, ValidationSet
+from mpadam.data.sequences import SEQUENCES
 from mpadam.data.sources import source_identity, text_shards
 from mpadam.data.text import TextShard
 from mpadam.data.tokenizer import (
     TextTokenizer,
     copy_tokenizer,
+    fetched_tokenizer,
     load_tokenizer,
     save_bpe,
     tokenizer_identity,
     train_bpe,
 )
-from mpadam.data.tokenizer_hub import fetched
 from mpadam.data.tokens import (
+    FORMAT,
     digest,
     digests_of,
     held_out_hash,
@@ -38,6 +50,78 @@ from mpadam.data.tokens import (
 from mpadam.presence import is_there
 from mpadam.stored import read_object, sha256
 from mpadam.study.text import DataConfig, TokenizerConfig
+
+# --- the manifest -----------------------------------------------------------------------------------------------------
+
+
+def build_manifest(
+    request: dict[str, Any], tokenizer: TextTokenizer, shards: list[dict[str, Any]], folder: Path
+) -> dict[str, Any]:
+    """The manifest of the token files in `folder`/tokens. Nothing is written.
+
+    `fingerprint` covers text, split, tokenizer and how sequences are cut. Entropy is in nats, shares are of positions.
+    """
+    settings = request["sequences"]
+    files = [
+        [shard["split"], [shard["files"][name]["sha256"] for name in ("tokens.bin", "ends.bin")]] for shard in shards
+    ]
+    manifest: dict[str, Any] = {
+        "format": FORMAT,
+        "fingerprint": sha256_of({"format": FORMAT, "tokenizer": tokenizer.fingerprint, "files": files, **settings})[
+            :16
+        ],
+        "tokenizer_fingerprint": tokenizer.fingerprint,
+        "vocab_size": tokenizer.vocab_size,
+        "eos_id": tokenizer.eos_id,
+        "pad_id": tokenizer.pad_id,
+        "request": request,
+        "shards": shards,
+    }
+    data = TokenData(folder, manifest)
+    for split in ("train", "validation"):
+        if not sum(shard["counts"]["documents"] for shard in shards if shard["split"] == split):
+            raise ValueError(f"data.source: no {split} document is left; the text is empty or repeats the other split")
+    length, sequences = settings["sequence_length"], settings["sequences"]
+    manifest["train_sequences"] = SEQUENCES[sequences].count(data.train, length)
+    for split, tokens in (("train", data.train), ("validation", data.validation)):
+        manifest[split] = _summary(split, shards, tokens, sequences, length)
+    halves = {
+        half: ValidationSet(
+            data, sequences=sequences, sequence_length=length, tokens=settings["validation_tokens"], half=half
+        )
+        for half in ("selection", "report")
+    }
+    counts = {half: validation.target_counts(tokenizer.vocab_size) for half, validation in halves.items()}
+    manifest["validation_set"] = {half: {"target_tokens": int(n.sum())} for half, n in counts.items()}
+    manifest["validation_set"]["target_tokens"] = int(sum(n.sum() for n in counts.values()))
+    total = np.sum(list(counts.values()), axis=0)  # its entropy is the loss of the best prediction without context
+    share = total[total > 0] / total.sum()
+    manifest["unigram_entropy"] = float(-(share * np.log(share)).sum())
+    return manifest
+
+
+def _summary(
+    split: str, shards: list[dict[str, Any]], tokens: TokenSplit, sequences: str, length: int
+) -> dict[str, Any]:
+    """Counts of a split, and of the sequences, positions and targets of one pass over it."""
+    names = ("read", "documents", "tokens", "text_bytes", "empty", "duplicates", "repaired", "separators_removed")
+    total = {name: sum(shard["counts"][name] for shard in shards if shard["split"] == split) for name in names}
+    rows = SEQUENCES[sequences].count(tokens, length)
+    filled = rows * length
+    if sequences == "truncate_pad":
+        filled = sum(int(np.minimum(lengths, length).sum()) for lengths in tokens.lengths())
+    return {
+        **total,
+        "bytes_per_token": total["text_bytes"] / total["tokens"],
+        "sequences": rows,
+        "positions": rows * length,
+        "target_tokens": filled - rows,
+        "padding_share": 1 - filled / (rows * length) if rows else 0.0,
+    }
+
+
+# --- the stages -------------------------------------------------------------------------------------------------------
+
 
 Log = Callable[[str], None]
 
@@ -60,7 +144,7 @@ def make_tokenizer(data: DataConfig, tokenizer: TokenizerConfig, folder: Path) -
         assert tokenizer.vocab_size is not None
         save_bpe(train_bpe(_training_text(text_shards(data)), vocab_size=tokenizer.vocab_size), folder)
     else:
-        source = fetched(data, tokenizer) if tokenizer.source == "hub" else Path(tokenizer.path or "")
+        source = fetched_tokenizer(data, tokenizer) if tokenizer.source == "hub" else Path(tokenizer.path or "")
         load_tokenizer(source, eos_token=tokenizer.eos_token)
         copy_tokenizer(source, folder, eos_token=tokenizer.eos_token)
     made = load_tokenizer(folder)
@@ -99,7 +183,9 @@ def assemble(data: DataConfig, tokenizer: TokenizerConfig, out: Path) -> dict[st
     """
     request, shards, tokens = data_request(data, tokenizer), text_shards(data), out / "tokens"
     text_tokenizer = load_tokenizer(out / "tokenizer")
-    _check_tokenizer(_origin(data, tokenizer), out / "tokenizer")
+    made_of = read_object(out / "tokenizer" / "origin.json", remedy="run  mpadam tokenizer  again")
+    if other := [key for key, value in _origin(data, tokenizer).items() if made_of.get(key) != value]:
+        raise ValueError(f"{out / 'tokenizer'}: made with another {' and '.join(other)}; run  mpadam tokenizer  again")
     held_out = held_out_hash(_held_out(shards, tokens))
     manifests = []
     for shard in shards:
@@ -180,13 +266,6 @@ def _origin(data: DataConfig, tokenizer: TokenizerConfig) -> dict[str, Any]:
     return {**tokenizer_identity(tokenizer), "text": record_sha256(source_identity(data))[:16]}
 
 
-def _check_tokenizer(origin: dict[str, Any], folder: Path) -> None:
-    """Whether the tokenizer made earlier is the configuration's."""
-    found = read_object(folder / "origin.json", remedy="run  mpadam tokenizer  again")
-    if other := [key for key, value in origin.items() if found.get(key) != value]:
-        raise ValueError(f"{folder}: made with another {' and '.join(other)}; run  mpadam tokenizer  again")
-
-
 def _training_text(shards: list[TextShard]) -> Iterator[str]:
     """The documents that training will see: without those that equal a validation document."""
     held_out = digests_of(text for shard in shards if shard.split == "validation" for text in shard.open())
@@ -196,3 +275,47 @@ def _training_text(shards: list[TextShard]) -> Iterator[str]:
                 content, _ = utf8(document)
                 if digest(content) not in held_out:
                     yield content.decode()
+
+
+# --- all in one job ---------------------------------------------------------------------------------------------------
+
+
+def prepare(data: DataConfig, tokenizer: TokenizerConfig, out: Path, *, log: Log, workers: int = 1) -> dict[str, Any]:
+    """Make the data of a study in `out`, unless it is there already; returns the manifest.
+
+    workers: shards tokenized at the same time.
+
+    Raises ValueError for text or a tokenizer that cannot be used; `out` is then as it was.
+    """
+    request = data_request(data, tokenizer)
+    created = not out.exists()
+    out.mkdir(parents=True, exist_ok=True)
+    stage = out / ".partial"
+    try:
+        if manifest := _existing(out, request):
+            log(f"{out}: already prepared ({manifest['fingerprint']})")
+            return manifest
+        remove(stage)
+        log(f"tokenizer: {tokenizer.source}")
+        made = make_tokenizer(data, tokenizer, stage / "tokenizer")
+        log(f"tokenizer: {made.vocab_size} tokens ({made.fingerprint})")
+        tokenize_all(data, stage, workers=workers, log=log)
+        manifest = assemble(data, tokenizer, stage)
+        remove(out / "manifest.json")
+        for name in ("tokenizer", "tokens", "manifest.json"):
+            remove(out / name)
+            (stage / name).replace(out / name)
+        return manifest
+    finally:
+        remove(stage)
+        if created and not any(out.iterdir()):
+            out.rmdir()
+
+
+def _existing(out: Path, request: dict[str, Any]) -> dict[str, Any] | None:
+    """The manifest in `out`, if it answers this request and its files are complete."""
+    try:
+        manifest = TokenData.open(out).manifest
+    except (ValueError, KeyError):
+        return None
+    return manifest if manifest["request"] == request else None

@@ -21,8 +21,7 @@ import numpy.typing as npt
 
 from mpadam.atomic import remove, sync, write_json
 from mpadam.data.text import TextShard
-from mpadam.data.tokenizer import TextTokenizer
-from mpadam.data.words import Encode, encoder
+from mpadam.data.tokenizer import Encode, TextTokenizer, encoder
 from mpadam.presence import is_there
 from mpadam.stored import read_object, sha256, stored
 
@@ -48,7 +47,6 @@ class Counts:
 
 
 def token_dtype(vocab_size: int) -> str:
-    """The smallest type that holds every token number."""
     return "<u2" if vocab_size <= 2**16 else "<u4"
 
 
@@ -71,7 +69,6 @@ def digests_of(texts: Iterable[str]) -> frozenset[bytes]:
 
 
 def read_digests(folder: Path) -> frozenset[bytes]:
-    """The digests that a validation shard left."""
     content = (folder / "digests.bin").read_bytes()
     return frozenset(content[i : i + DIGEST_BYTES] for i in range(0, len(content), DIGEST_BYTES))
 

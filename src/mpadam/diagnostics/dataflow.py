@@ -29,7 +29,7 @@ from mpadam.data import TokenData
 from mpadam.model.fp8.linear import Fp8Linear
 from mpadam.numerics.grids import BF16, E4M3, E5M2, FP32, get_grid, round_to_grid
 from mpadam.optim.base import LowPrecisionOptimizer
-from mpadam.optim.hyperparameters import hyperparameters_of
+from mpadam.optim.names import hyperparameters_of
 from mpadam.study.auto import Auto
 from mpadam.study.config import StudyConfig
 from mpadam.study.diagnostics import Dataflow

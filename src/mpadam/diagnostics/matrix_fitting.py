@@ -25,8 +25,7 @@ from torch import Generator, Tensor, nn
 
 from mpadam.diagnostics.records import write_csv, write_results
 from mpadam.optim.card import Constants, Rates, State, Step, StepFunction
-from mpadam.optim.hyperparameters import check_hyperparameters
-from mpadam.optim.names import parse_optimizer_name
+from mpadam.optim.names import check_hyperparameters, parse_optimizer_name
 from mpadam.optim.options import rates_at
 from mpadam.optim.registry import build_optimizer
 from mpadam.optim.rules import RULES

@@ -11,7 +11,7 @@ from mpadam.analysis.texts import number_text
 from mpadam.analysis.tunings import Tuning
 from mpadam.exhibits.kit.table import Entry, Table, entries, in_order
 from mpadam.exhibits.source import Source
-from mpadam.optim.hyperparameters import all_hyperparameters, check_hyperparameters, hyperparameters_of
+from mpadam.optim.names import all_hyperparameters, check_hyperparameters, hyperparameters_of
 from mpadam.study.config import StudyConfig
 
 NAME = "hyperparameters"

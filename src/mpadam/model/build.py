@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaRotaryEmbedding
 
-from mpadam.model.attention import attend_to_whole_rows
+from mpadam.model.layers import attend_to_whole_rows
 from mpadam.study.spec import ModelSpec
 from mpadam.study.streams import stream_seed
 

@@ -23,7 +23,7 @@ import torch
 
 from mpadam.machine import cpu_name, gpu, installed, native_bf16_products
 from mpadam.numerics.formats import BY_MASTERS
-from mpadam.study.fp8_backend import check_backend, resolve_backend
+from mpadam.study.auto import check_backend, resolve_backend
 
 PACKAGES = MappingProxyType(
     {
@@ -212,7 +212,6 @@ def import_problem(package: str) -> str | None:
 
 
 def as_dict(machine: Machine) -> dict[str, Any]:
-    """Machine and regimes as plain data, for JSON."""
     return {
         **{key: value for key, value in vars(machine).items() if key != "gpus"},
         "gpus": [vars(gpu) for gpu in machine.gpus],

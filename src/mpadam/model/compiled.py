@@ -23,7 +23,7 @@ from torch.nn import functional
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from mpadam.compiler import vector_bits
-from mpadam.model.rotary import rotate_with
+from mpadam.model.layers import rotate_with
 
 OPTIONS = {"emulate_precision_casts": True, "deterministic": True}
 #: Graphs of one piece at most: shapes of a model, with and without gradients. Beyond it torch raises an error.
@@ -33,8 +33,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def compiled(piece: F, device_type: str) -> F:
     """`piece` compiled for tensors of this kind of device, once in a process."""
-    function: F = _compiled(piece, device_type)
-    return function
+    return _compiled(piece, device_type)
 
 
 @cache
@@ -63,7 +62,6 @@ def compile_layers(model: LlamaForCausalLM) -> LlamaForCausalLM:
 
 
 def _layer(layer: Any, hidden_states: Tensor, **attention: Any) -> Tensor:
-    """A decoder layer of Transformers' LLaMA."""
     normalized = _normalized(layer.input_layernorm, hidden_states)
     attended, _ = layer.self_attn(hidden_states=normalized, **attention)
     second = layer.post_attention_layernorm
@@ -77,8 +75,7 @@ def _normalized(module: Any, x: Tensor) -> Tensor:
 
 
 def _mlp(mlp: Any, x: Tensor) -> Tensor:
-    result: Tensor = mlp.down_proj(compiled(gated, x.device.type)(mlp.gate_proj(x), mlp.up_proj(x)))
-    return result
+    return mlp.down_proj(compiled(gated, x.device.type)(mlp.gate_proj(x), mlp.up_proj(x)))
 
 
 def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -89,13 +86,11 @@ def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def add_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """x + y, and its RMSNorm."""
     total = x + y
     return total, norm(total, weight, eps)
 
 
 def gated(gate: Tensor, up: Tensor) -> Tensor:
-    """The activation of the MLP."""
     return functional.silu(gate) * up
 
 

@@ -11,7 +11,6 @@ softmax is at hand then, so this is also less work than to differentiate in a se
 GPU two kernels instead of some fifteen.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,7 +33,7 @@ def loss_sum(
     Returns (sum of nll * scale, float32 with gradient; sum of nll, float64).
     """
     hidden, targets = _shifted(model, input_ids, labels)
-    return _HeadLoss.apply(hidden, model.lm_head.weight, targets, _Options(scale, compiled))
+    return _HeadLoss.apply(hidden, model.lm_head.weight, targets, (scale, compiled))
 
 
 @torch.no_grad()
@@ -96,25 +95,22 @@ def _without_target_(softmax: Tensor, index: Tensor) -> Tensor:
     return softmax.scatter_(1, index, -1.0, reduce="add")
 
 
-@dataclass(frozen=True)
-class _Options:
-    scale: float
-    compiled: bool
-
-
 class _HeadLoss(torch.autograd.Function):
-    """(hidden (N, H), weight (V, H), targets (N,), options) -> (sum of nll * scale, sum of nll in float64)."""
+    """(hidden (N, H), weight (V, H), targets (N,), (scale, compiled)) -> (sum of nll * scale, sum of nll, float64)."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, options: _Options) -> tuple[Tensor, Tensor]:
-        loss = through_compile(chunk_loss, weight.device.type) if options.compiled else chunk_loss
-        scale = torch.tensor(options.scale) if options.compiled else options.scale
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, options: tuple[float, bool]
+    ) -> tuple[Tensor, Tensor]:
+        scale, compiled = options
+        loss = through_compile(chunk_loss, weight.device.type) if compiled else chunk_loss
+        factor = torch.tensor(scale) if compiled else scale
         chunks = _chunks(hidden, weight)
         grad_hidden = torch.empty_like(hidden)
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if len(chunks) > 1 else None
         total = torch.zeros((), dtype=torch.float64, device=hidden.device)
         for chunk in chunks:
-            chunk_total, gradient = loss(hidden[chunk] @ weight.T, targets[chunk], scale)
+            chunk_total, gradient = loss(hidden[chunk] @ weight.T, targets[chunk], factor)
             total += chunk_total
             torch.mm(gradient, weight, out=grad_hidden[chunk])
             product = gradient.T @ hidden[chunk]
@@ -122,7 +118,7 @@ class _HeadLoss(torch.autograd.Function):
         assert grad_weight is not None
         ctx.save_for_backward(grad_hidden, grad_weight.to(weight.dtype))
         ctx.mark_non_differentiable(total)
-        return (total * options.scale).float(), total
+        return (total * scale).float(), total
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor, _grad_total: Tensor) -> tuple[Tensor, Tensor, None, None]:

@@ -41,7 +41,5 @@ class FormatCard:
         return (self.bits + self.scale_bits / self.block) / 8
 
     def build(self, **options: Any) -> Format:
-        """The format, with the `options` of a regime."""
         module, name = self.home.split(":")
-        built: Format = getattr(import_module(module), name)(**self.arguments, **options)
-        return built
+        return getattr(import_module(module), name)(**self.arguments, **options)

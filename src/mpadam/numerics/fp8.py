@@ -128,7 +128,6 @@ class Fp8Blocks(Format):
         return convert(computed_once(from_blocks(to_blocks(codes, self.block) * scale, encoded.shape)), dtype)
 
     def rounding_on(self, encoded: Encoded) -> RoundingOn:
-        """See base.Format."""
         return partial(round_on_scale, scale=self._scale_each(encoded), grid=get_grid(self.fmt))
 
     def spacing_on(self, encoded: Encoded, x: Tensor) -> Tensor:
@@ -192,8 +191,7 @@ def _float16_scales(amax: Tensor, limit: float) -> tuple[Tensor, Tensor]:
     near = round_to_grid(amax * (1.0 / limit), FP16)
     # limit * near is exact: 3 bits times 11 bits.
     scale = torch.where(near * limit < amax, near + step(near, FP16), near).clamp(_FP16_MIN, FP16.max)
-    lower = (scale - step(scale, FP16)).clamp(min=_FP16_MIN)
-    return scale, lower
+    return scale, (scale - step(scale, FP16)).clamp(min=_FP16_MIN)
 
 
 def _float16_up(x: Tensor) -> Tensor:

@@ -122,7 +122,6 @@ class NvFp4(Format):
         return convert(computed_once(from_blocks(self._decode_blocks(encoded), encoded.shape)), dtype)
 
     def rounding_on(self, encoded: Encoded) -> RoundingOn:
-        """See base.Format."""
         return partial(round_on_scale, scale=self._scale_each(encoded), grid=E2M1)
 
     def spacing_on(self, encoded: Encoded, x: Tensor) -> Tensor:
@@ -135,7 +134,6 @@ class NvFp4(Format):
         return self.decode(Encoded({**encoded.tensors, "codes": codes}, encoded.shape))
 
     def count_flushed(self, x: Tensor, encoded: Encoded) -> Tensor:
-        """See base.Flushing."""
         held = (to_blocks(x, _BLOCK) != 0).any(4)
         lost = held & ~(self._decode_blocks(encoded) != 0).any(4)
         return torch.stack((held.sum(), lost.sum()))

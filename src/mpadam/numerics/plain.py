@@ -20,7 +20,6 @@ class Fp32(Format):
     def encode(
         self, x: Tensor, *, rounding: Rounding = "nearest", bits: Tensor | None = None, previous: Encoded | None = None
     ) -> Encoded:
-        """A copy of `x`; see base.Format."""
         check_rounding(x, rounding, bits)
         return Encoded({"codes": x.detach().clone(memory_format=torch.contiguous_format)}, x.shape)
 
@@ -44,7 +43,6 @@ class Bf16(Format):
     def encode(
         self, x: Tensor, *, rounding: Rounding = "nearest", bits: Tensor | None = None, previous: Encoded | None = None
     ) -> Encoded:
-        """`round_bf16(x, rounding, bits)`; see base.Format."""
         return Encoded({"codes": round_bf16(x, rounding, bits).contiguous()}, x.shape)
 
     def decode(self, encoded: Encoded, dtype: torch.dtype | None = None) -> Tensor:

@@ -13,19 +13,15 @@ P is never stored: it is a function of (seed, parameter id, number of the refres
 second moment is kept over a refresh: rows of P have the same distribution before and after, hence so has R.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mpadam.numerics.bits import random_bits
-
-if TYPE_CHECKING:
-    from mpadam.optim.card import Constants, Rates
+from mpadam.optim.card import Constants, Rates
 
 
 def can_compress(shape: torch.Size, rank: int) -> bool:

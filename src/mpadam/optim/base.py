@@ -24,11 +24,9 @@ from torch.distributed.tensor import DTensor
 
 from mpadam.numerics import get_format
 from mpadam.numerics.base import Format
-from mpadam.optim.ambient import float32_arithmetic
 from mpadam.optim.apollo import can_compress, projection_at
-from mpadam.optim.cautions import caution_rates
 from mpadam.optim.checkpoints import box, check_is_checkpoint, difference, layout, unbox
-from mpadam.optim.checks import check_gradients, check_sharding, check_values, is_trained
+from mpadam.optim.checks import caution_rates, check_gradients, check_sharding, check_values, is_trained
 from mpadam.optim.compiled import CompiledUpdate, can_compile, is_worthwhile
 from mpadam.optim.matching import check_names
 from mpadam.optim.options import (
@@ -45,7 +43,7 @@ from mpadam.optim.options import (
 from mpadam.optim.sharding import as_part, local, local_gradient, position_of
 from mpadam.optim.slots import Shared, Slot
 from mpadam.optim.store import StorePlan, WeightStore
-from mpadam.optim.update import Operands, Plan, Preview, advance, update
+from mpadam.optim.update import Operands, Plan, Preview, advance, float32_arithmetic, update
 
 _NOTHING_STORED = "this tensor is no parameter of the optimizer, or a frozen one: nothing is stored for it"
 
@@ -129,8 +127,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
 
     def _slot(self, p: Tensor, plan: Plan, group: dict[str, Any]) -> Slot:
         state = self.state[p]
-        key = {"seed": group["seed"], "tensor_id": state["id"], "position": position_of(p)}
-        store = WeightStore(plan.store, p, state, **key)
+        store = WeightStore(plan.store, p, state, seed=group["seed"], tensor_id=state["id"], position=position_of(p))
         return Slot(plan, store, tuple(plan.state_shapes(local(p).shape)), fixed(group))
 
     def _known(self, p: Tensor, group: dict[str, Any]) -> Slot | None:

@@ -162,7 +162,6 @@ class Constants:
         return not isinstance(exponent, (int, float)) or exponent != 0
 
     def number(self, name: str) -> Scalar:
-        """A number of the rule's own."""
         return dict(self.own)[name]
 
     def form(self) -> Constants:

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from mpadam.compiler import compile_problem, vector_bits
 from mpadam.optim.card import Constants, Rates, Scalar
-from mpadam.optim.cautions import caution
+from mpadam.optim.checks import caution
 from mpadam.optim.store import Draw
 from mpadam.optim.update import Operands, Plan, update
 
@@ -118,8 +118,6 @@ def _rest(x: Operands) -> list[Tensor]:
 
 @cache
 def _compiled(plan: Plan, layout: _Layout, any_length: bool, device_type: str) -> Callable[..., None]:
-    """The compiled update of a plan, for its own number of graphs."""
-
     def whole(*tensors: Tensor) -> None:
         operands, rates, numbers = _unflatten(layout, iter(tensors), packed=device_type == "cpu")
         update(Plan(plan.rule, plan.constants.with_numbers(numbers), plan.store), operands, rates)

@@ -10,8 +10,6 @@
 | states       | moments, carry of Kahan, persistent shadow                               |
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -22,7 +20,7 @@ from mpadam.optim.sharding import local
 
 
 class Bytes(NamedTuple):
-    """Bytes, a number for each purpose; or bytes per parameter after `per`."""
+    """Bytes, or bytes per parameter, a number for each purpose."""
 
     weight: float = 0.0
     compute_copy: float = 0.0
@@ -32,12 +30,6 @@ class Bytes(NamedTuple):
     @property
     def total(self) -> float:
         return sum(self)
-
-    def plus(self, other: Bytes) -> Bytes:
-        return Bytes(*(a + b for a, b in zip(self, other, strict=True)))
-
-    def per(self, count: int) -> Bytes:
-        return Bytes(*(value / count for value in self))
 
 
 def _size(tensors: Iterable[Tensor]) -> int:
@@ -64,9 +56,9 @@ def bytes_per_parameter(optimizer: LowPrecisionOptimizer) -> Bytes:
 
     Raises ValueError where there is no element to divide by.
     """
-    total, count = Bytes(), 0
-    for p in (p for group in optimizer.param_groups for p in group["params"]):
-        total, count = total.plus(parameter_bytes(optimizer, p)), count + local(p).numel()
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    count = sum(local(p).numel() for p in parameters)
     if count == 0:
         raise ValueError("bytes per parameter of an optimizer without a single element: give it parameters")
-    return total.per(count)
+    by_purpose = zip(*(parameter_bytes(optimizer, p) for p in parameters), strict=True)
+    return Bytes(*(sum(sizes) / count for sizes in by_purpose))

@@ -79,12 +79,8 @@ def _short(names: list[str]) -> str:
     for name in names:
         base = str(replace(parse_optimizer_name(name), write_back="nearest"))
         suffixes.setdefault(base, []).append(name.removeprefix(base).removeprefix("-"))
-    return ", ".join(base + _choice(found) for base, found in suffixes.items())
-
-
-def _choice(suffixes: list[str]) -> str:
-    words = "/".join("-" + s for s in suffixes if s)
-    return f"[{words}]" if words and "" in suffixes else words
+    words = {base: "/".join(f"-{suffix}" for suffix in found if suffix) for base, found in suffixes.items()}
+    return ", ".join(base + (f"[{w}]" if w and "" in suffixes[base] else w) for base, w in words.items())
 
 
 def _apollo_rows() -> list[str]:
@@ -127,7 +123,6 @@ with embedding and head uncompressed (`apollo_scope="projections"`), and with ev
 
 
 def table() -> str:
-    """docs/memory.md."""
     return _STORAGE + "".join(storage_rows()) + _APOLLO + "".join(_apollo_rows())
 
 

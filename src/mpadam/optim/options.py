@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from mpadam.optim.card import Constants, Rates
-from mpadam.optim.hyperparameters import all_hyperparameters, hyperparameters_of
-from mpadam.optim.names import OptimizerName, check_choices
+from mpadam.optim.names import OptimizerName, all_hyperparameters, check_choices, hyperparameters_of
 from mpadam.optim.rules import RULES
 
 DTYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -75,14 +74,13 @@ def check_moving(group: dict[str, Any]) -> None:
         if not isinstance(value, bool) and value != third:
             raise ValueError(f"{key} = {value!r}: give True, False or {third!r}")
     form, second_moment = group.get("multiplicative_form"), group.get("second_moment", "full")
-    name = OptimizerName(group["rule"], form, second_moment, group["write_back"])
-    known = hyperparameters_of(name)
+    known = hyperparameters_of(OptimizerName(group["rule"], form, second_moment, group["write_back"]))
     if "betas" in group:
         pair = group["betas"]
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise ValueError(f"betas = {pair!r}: give a pair such as (0.87, 0.98)")
-        keys = ("beta1", "beta2")
-        group["betas"] = tuple(known[k].check(_number(k, v)) for k, v in zip(keys, pair, strict=True))
+        named = zip(("beta1", "beta2"), pair, strict=True)
+        group["betas"] = tuple(known[key].check(_number(key, value)) for key, value in named)
     for key, of_any_rule in all_hyperparameters().items():
         if key not in group:
             continue

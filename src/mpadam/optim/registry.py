@@ -12,8 +12,7 @@ from mpadam.numerics.base import Format
 from mpadam.numerics.formats import card_of
 from mpadam.optim.base import LowPrecisionOptimizer
 from mpadam.optim.groups import parameter_groups
-from mpadam.optim.hyperparameters import check_hyperparameters
-from mpadam.optim.names import OptimizerName, parse_optimizer_name
+from mpadam.optim.names import OptimizerName, check_hyperparameters, parse_optimizer_name
 from mpadam.optim.optimizer import optimizer_class
 from mpadam.optim.rules import RULES
 
@@ -34,7 +33,7 @@ def build_optimizer(
 ) -> LowPrecisionOptimizer:
     """The optimizer `name` of a study over the parameter groups of a model.
 
-    hyperparameters: those of `mpadam.optim.hyperparameters`; what is not given takes its default.
+    hyperparameters: those of `mpadam.optim.names`; what is not given takes its default.
     masters: of a regime ("fp32" "bf16" "fp8" "fp8e4m3" "nvfp4" "nvfp4s"), or a weight format, by name or as an object.
     Raises ValueError with key, value and remedy for an unknown name, key or value.
     """

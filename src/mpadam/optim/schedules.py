@@ -10,26 +10,19 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 
-def _linear(p: float, alpha: float) -> float:
-    return 1.0 - p
-
-
-def _cosine(p: float, alpha: float) -> float:
+def _cosine(p: float) -> float:
     return (1.0 + math.cos(math.pi * p)) / 2.0
 
 
-def _logcosine(p: float, alpha: float) -> float:
-    """A cosine in q = ln(1 + alpha p) / ln(1 + alpha): falls the earlier, the larger alpha is [our reading]."""
-    q = math.log1p(alpha * p) / math.log1p(alpha)
-    return (1.0 + math.cos(math.pi * q)) / 2.0
-
-
-def _constant(p: float, alpha: float) -> float:
-    return 1.0
-
-
+#: (p, alpha) -> share of the peak. `logcosine` is a cosine in q = ln(1 + alpha p) / ln(1 + alpha): it falls the
+#: earlier, the larger alpha is [our reading].
 KINDS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
-    {"linear": _linear, "cosine": _cosine, "logcosine": _logcosine, "constant": _constant}
+    {
+        "linear": lambda p, alpha: 1.0 - p,
+        "cosine": lambda p, alpha: _cosine(p),
+        "logcosine": lambda p, alpha: _cosine(math.log1p(alpha * p) / math.log1p(alpha)),
+        "constant": lambda p, alpha: 1.0,
+    }
 )
 
 

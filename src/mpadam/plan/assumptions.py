@@ -1,7 +1,7 @@
 """Every number of the cost model that is neither in the configuration nor measured, with its source. Data only.
 
 Shares of peaks and CPU rates are guesses on the careful side, made before any run; runs that have finished replace them
-(`mpadam.plan.observed`). Bytes are counted. docs/costs.md explains how they are used.
+(`mpadam.plan.jobs`). Bytes are counted. docs/costs.md explains how they are used.
 """
 
 from collections.abc import Mapping

@@ -127,12 +127,6 @@ def work(
 # --- bytes -----------------------------------------------------------------------------------------------------------
 
 
-def state_tensors(name: OptimizerName) -> int:
-    """State values per weight: those that the rule's card names, without Apollo-E's few."""
-    states = RULES[name.rule].state_names(name.form, name.second_moment)
-    return sum(state != "v_r" for state in states)
-
-
 @dataclass(frozen=True)
 class WeightBytes:
     """Bytes over all parameters. copy: of the weights for the compute, where they are not the stored ones."""
@@ -156,23 +150,22 @@ class WeightBytes:
 
 
 def micro_batch_size(shape: Shape, training: TrainingConfig) -> int:
-    """Sequences a forward pass on one device."""
     return shape.model.micro_batch_size or training.micro_batch_size
 
 
 def weight_bytes(shape: Shape, regime: RegimeConfig, name: OptimizerName, training: TrainingConfig) -> WeightBytes:
-    """Weights, gradients and states of a run."""
     card = card_of(regime.masters)
     low = shape.low_precision_parameters if card.codes else 0
     plain = shape.parameters - low
     plain_format = card_of("fp32" if regime.masters == "fp32" else "bf16")
+    states = RULES[name.rule].state_names(name.form, name.second_moment)
     state = 4 if regime.masters == "fp32" or training.state_dtype == "fp32" else 2
     in_fp32 = training.gradient_dtype == "fp32" or training.global_batch_size > micro_batch_size(shape, training)
     return WeightBytes(
         stored=low * card.bytes_per_weight + plain * plain_format.bytes_per_weight,
         copy=2.0 * (shape.parameters if regime.masters == "fp32" else low),
         gradients=(4.0 if in_fp32 else 2.0) * shape.parameters,
-        states=float(state * state_tensors(name) * shape.parameters),
+        states=float(state * sum(each != "v_r" for each in states) * shape.parameters),
         carry=2.0 * shape.parameters if name.write_back == "kahan" else 0.0,
     )
 

@@ -20,8 +20,7 @@ from mpadam.plan.assumptions import (
     Gpu,
 )
 from mpadam.plan.cost import Shape, Work, cpu_step_seconds, gpu_bytes, gpu_step_seconds, work
-from mpadam.plan.jobs import Training, trials
-from mpadam.plan.observed import Cell, Observed
+from mpadam.plan.jobs import Cell, Observed, Training, trials
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey, TuningKey
 
@@ -45,7 +44,6 @@ class CostModel:
 
     @property
     def hardware(self) -> Gpu:
-        """The GPU that is planned for."""
         return GPUS[self.gpu or known_gpu(self.config) or SLOWEST_GPU]
 
     def shape(self, model: str) -> Shape:
@@ -53,7 +51,6 @@ class CostModel:
         return Shape(self.config.models[model], vocab_size, self.config.data.sequence_length)
 
     def work(self, training: Training) -> Work:
-        """Steps and positions of a run or trial."""
         key, config = training.key, self.config
         budget, fraction = (
             (key.budget, 1.0) if isinstance(key, RunKey) else (config.tuning.budget, config.tuning.steps_fraction)
@@ -102,8 +99,7 @@ class CostModel:
     def memory_bytes(self, key: RunKey | TuningKey) -> float:
         """Peak memory of one GPU."""
         name, regime = self.config.optimizer_name(key.optimizer), self.config.regimes[key.regime]
-        devices = self.devices(key.model)
-        return gpu_bytes(self.shape(key.model), regime, name, self.config.training, gpus=devices)
+        return gpu_bytes(self.shape(key.model), regime, name, self.config.training, gpus=self.devices(key.model))
 
     def _start_up(self, training: Training) -> float:
         """A trial that shares its job with the others of its tuning starts up once for all of them."""
@@ -136,7 +132,7 @@ def runtime_minutes(
     """Time limit of a job in minutes: its estimate with head-room, half as much again with each further attempt.
 
     key: of a run, or of a tuning: then of one trial, or of all its trials where they share a job.
-    observed: speed of finished runs, from `mpadam.plan.observed.observe`.
+    observed: speed of finished runs, from `mpadam.plan.jobs.observe`.
     """
     model = CostModel(config, observed=observed or {})
     job = [Training(key)] if isinstance(key, RunKey) else _trials_of(config, key) or [Training(key, 0)]

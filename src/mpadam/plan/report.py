@@ -2,22 +2,20 @@
 
 from collections.abc import Sequence
 
-from mpadam.plan.amounts import Amount, CellCost
 from mpadam.plan.needs import BudgetNeed, DataNeed
-from mpadam.plan.plan import Plan
+from mpadam.plan.plan import Amount, CellCost, Plan
 
 Row = Sequence[str]
 
 
 def to_text(plan: Plan) -> str:
-    """All of a plan, a table each for grids, cells and budgets."""
-    total = plan.total
+    total, devices = plan.total, "threads" if plan.device == "CPU" else "GPUs"
     parts = [
         f"Study {plan.study} on {plan.device}: {count(total.jobs, 'job')} "
         f"({count(total.runs, 'run')}, {count(total.trials, 'tuning trial')}), {_hours(plan, total.hours)}",
         _table(("grid", "jobs", "runs", "trials", "steps", "positions", "FLOPs", _unit(plan), "price"), _amounts(plan)),
         _table(
-            ("model", "regime", "parameters", "FLOPs/position", _devices(plan), "GB each", "s/step", "from"),
+            ("model", "regime", "parameters", "FLOPs/position", devices, "GB each", "s/step", "from"),
             [_cell(cell) for cell in plan.cells],
         ),
         _table(
@@ -41,10 +39,6 @@ def count(number: int, noun: str) -> str:
 
 def _unit(plan: Plan) -> str:
     return "core-hours" if plan.device == "CPU" else "GPU-hours"
-
-
-def _devices(plan: Plan) -> str:
-    return "threads" if plan.device == "CPU" else "GPUs"
 
 
 def _hours(plan: Plan, hours: float) -> str:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from mpadam.optim.ambient import float32_arithmetic
 from mpadam.optim.base import LowPrecisionOptimizer
+from mpadam.optim.update import float32_arithmetic
 from mpadam.probes.outlets import outlet
 from mpadam.probes.replay import check_optimizer, check_parameter, is_skipped
 from mpadam.probes.sampled import Sampled, sample_step

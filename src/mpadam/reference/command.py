@@ -51,7 +51,6 @@ def read_command(text: str) -> Command:
 
 
 def _words(text: str) -> list[str]:
-    """The words of the one command in `text`."""
     lines = re.sub(r"\\[ \t]*\r?\n", " ", text).splitlines()
     commands = [
         line for line in map(str.strip, lines) if line and not line.startswith("#") and not _SETTING.fullmatch(line)

@@ -1,20 +1,85 @@
-"""From a launch command to a study of one run: the configuration, and what a reader should know of the translation.
+"""From a launch command to a study of one run: the configuration, and what a reader should know of the translation; and
+the run.yaml of the command, for data that are prepared.
 
 translation = translate(read_command(text))
 config = parse_study(translation.content)    # or an overlay over config.yaml
 """
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from mpadam.reference.command import Command, Value
 from mpadam.reference.flags import FLAGS, MAPPED, UNMAPPED
 from mpadam.reference.models import STEPS_1X, model_of
-from mpadam.reference.regime import regime_of
+from mpadam.study.auto import auto_here
 from mpadam.study.config import StudyConfig
 from mpadam.study.grid import RunKey, run_keys
+from mpadam.study.load import merge, parse_study
+from mpadam.study.run_config import RegimeConfig
+from mpadam.study.run_folder import read_json
+from mpadam.study.spec import RunFile, resolve, run_request
+
+# --- regime -----------------------------------------------------------------------------------------------------------
+
+
+#: `--fp8_format` -> `masters`
+MASTERS = {"e5m2": "fp8", "e4m3": "fp8e4m3"}
+RECIPE = "hybrid_delayed"
+_OPTIONS = {
+    "masters": {"fp8_block_size": "block_size", "fp8_pow2_scale": "power_of_two_scale"},
+    "compute": {
+        "te_amax_history": "amax_history",
+        "te_margin": "margin",
+        "te_fp8_eval": "fp8_eval",
+    },
+}
+
+
+def regime_of(given: Mapping[str, Value]) -> tuple[dict[str, Any], str]:
+    """The regime's fields, and its name.
+
+    Raises ValueError for an FP8 flag without the switch that gives it a meaning, and for unknown formats and recipes.
+    """
+    masters, compute = _masters(given), "fp8" if given.get("te_fp8_gemm") else "bf16"
+    _check_orphans(given)
+    options: dict[str, Any] = {}
+    if masters != "bf16":
+        options |= _options(given, "masters") | {"power_of_two_scale": bool(given.get("fp8_pow2_scale", False))}
+    if compute == "fp8":
+        options |= _options(given, "compute")
+        if (recipe := given.get("te_recipe", RECIPE)) != RECIPE:
+            raise ValueError(f"--te_recipe {recipe}: not one of {RECIPE}")
+    other = {key: value for key, value in options.items() if value != RegimeConfig.model_fields[key].default}
+    return {"masters": masters, "compute": compute, **other}, f"{masters}-{compute}"
+
+
+def _masters(given: Mapping[str, Value]) -> str:
+    if not given.get("fp8_true_master"):
+        return "bf16"
+    name = str(given.get("fp8_format", "e5m2"))
+    if name not in MASTERS:
+        raise ValueError(f"--fp8_format {name}: not one of {', '.join(MASTERS)}")
+    return MASTERS[name]
+
+
+def _check_orphans(given: Mapping[str, Value]) -> None:
+    """A format without FP8 masters is a command that does not say what its author meant."""
+    for prefix, switch in (("fp8_", "fp8_true_master"), ("te_", "te_fp8_gemm")):
+        orphans = [name for name in given if name.startswith(prefix) and name != "fp8_adam_state_dtype"]
+        if orphans and switch not in given:
+            raise ValueError(f"--{orphans[0]} means nothing without --{switch}: add that, or drop it")
+
+
+def _options(given: Mapping[str, Value], where: str) -> dict[str, Any]:
+    return {key: given[flag] for flag, key in _OPTIONS[where].items() if flag in given}
+
+
+# --- study ------------------------------------------------------------------------------------------------------------
+
 
 OPTIMIZER, ENTRY = "m-plus-adam", "m-plus-adam@reference"
 TOKENIZERS = {"hf-internal-testing/llama-tokenizer": "data/tokenizers/llama", "t5-base": "data/tokenizers/t5-base"}
@@ -76,7 +141,6 @@ def translate(command: Command) -> Translation:
 
 
 def run_of(config: StudyConfig) -> RunKey:
-    """The one run of a translated study."""
     (key,) = run_keys(config)
     return key
 
@@ -221,3 +285,48 @@ def _notes(command: Command) -> list[str]:
     unused = [f"--{name}: not used: {FLAGS[name].note}" for name in command.given if FLAGS[name] in UNMAPPED]
     taken = [f"--{name}: not given: {value}" for name, value in _defaults(command).items() if name not in command.given]
     return [*unused, *taken]
+
+
+# --- run.yaml ---------------------------------------------------------------------------------------------------------
+
+
+def run_file(content: Mapping[str, Any], *, data: Path, run_dir: Path) -> RunFile:
+    """What `run.yaml` in `run_dir` has to say.
+
+    content: the study of the command (`Translation.content`).
+    data: folder of prepared data, with manifest.json; its text and tokenizer are what the run trains on.
+    Raises ValueError where the data are cut otherwise than the command says, or do not suffice.
+    """
+    manifest = read_manifest(data)
+    settings = manifest["request"]["sequences"]
+    _check_cut(content["data"], settings, data)
+    config = parse_study(merge(content, {"data": settings}))
+    request = run_request(config, run_of(config))
+    return resolve(
+        request,
+        manifest=manifest,
+        selected={},
+        data=os.path.relpath(data, run_dir),
+        auto=auto_here(request),
+    )
+
+
+def read_manifest(data: Path) -> dict[str, Any]:
+    """The manifest of prepared data.
+
+    Raises ValueError where there is none.
+    """
+    manifest = read_json(data / "manifest.json")
+    if manifest is None or "request" not in manifest:
+        raise ValueError(f"--data {data}: no manifest.json of prepared data; make it with  mpadam data --out {data}")
+    return manifest
+
+
+def _check_cut(wanted: Mapping[str, Any], settings: Mapping[str, Any], data: Path) -> None:
+    flags = {"sequence_length": "max_length", "validation_tokens": "num_eval_tokens"}
+    for key, flag in flags.items():
+        if key in wanted and wanted[key] != settings[key]:
+            raise ValueError(
+                f"--{flag} {wanted[key]}: the data in {data} were prepared with {key} {settings[key]}; prepare them "
+                f"anew, or write  --{flag} {settings[key]}"
+            )

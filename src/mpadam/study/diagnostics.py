@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from mpadam.optim.names import parse_optimizer_name
-from mpadam.study.options import Kinds, Options
+from mpadam.study.section import Kinds, Options
 
 Range = tuple[float, float]
 Dtype = Literal["bf16", "fp32"]

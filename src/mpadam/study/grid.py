@@ -18,8 +18,6 @@ class TuningKey:
 
 @dataclass(frozen=True, order=True)
 class RunKey:
-    """One training job."""
-
     model: str
     budget: int
     regime: str
@@ -34,8 +32,7 @@ def run_keys(config: StudyConfig) -> list[RunKey]:
 
 def grid_keys(config: StudyConfig, grid: GridConfig) -> list[RunKey]:
     """The runs of one grid; an axis left out means all that the study declares."""
-    axes = (config.values_of(grid, axis) for axis in AXES)
-    return [RunKey(*key) for key in itertools.product(*axes)]
+    return [RunKey(*key) for key in itertools.product(*(config.values_of(grid, axis) for axis in AXES))]
 
 
 def selection_key(config: StudyConfig, run: RunKey | TuningKey) -> TuningKey:
@@ -49,7 +46,6 @@ def selection_key(config: StudyConfig, run: RunKey | TuningKey) -> TuningKey:
 
 
 def tuning_keys(config: StudyConfig) -> list[TuningKey]:
-    """All tunings that the runs need."""
     return list(dict.fromkeys(selection_key(config, run) for run in run_keys(config)))
 
 
@@ -64,7 +60,6 @@ def trial_values(config: StudyConfig, optimizer: str) -> list[dict[str, float]]:
     points = [dict(zip(search, values, strict=True)) for values in itertools.product(*search.values())]
     wanted = config.tuning.trials if search else 1
     if len(points) > wanted:
-        stream = random.Random(f"{config.tuning.seed}/{optimizer}")
-        chosen = set(stream.sample(range(len(points)), wanted))
+        chosen = set(random.Random(f"{config.tuning.seed}/{optimizer}").sample(range(len(points)), wanted))
         points = [point for index, point in enumerate(points) if index in chosen]
     return points

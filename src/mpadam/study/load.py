@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from mpadam.study.config import StudyConfig
-from mpadam.study.faults import fault, short
+from mpadam.study.section import fault, short
 
 
 class ConfigError(ValueError):
@@ -90,10 +90,14 @@ def _number(loader: _Loader, node: yaml.ScalarNode) -> float:
     return number
 
 
+def _refused(loader: _Loader, node: yaml.Node) -> None:
+    loader.construct_undefined(node)
+
+
 for _kind in ("int", "float"):
     _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _number)
 for _kind in ("set", "omap", "pairs", "binary"):  # a set has another order in each process
-    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _Loader.construct_undefined)
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _refused)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -192,8 +196,7 @@ def parse_study(content: Mapping[str, Any], *, alone: str = "") -> StudyConfig:
 
 def _describe(error: ValidationError, alone: str) -> str:
     """One line for the most telling of pydantic's errors: a misspelt key explains a missing one."""
-    errors = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
-    first = errors[0]
+    first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
     location = [part for part in first["loc"] if not str(part).startswith(("function-", "literal[", "constrained-"))]
     key = ".".join(map(str, location)) or "config"
     kind = first["type"]
@@ -239,5 +242,4 @@ def _section(annotation: Any) -> type[BaseModel]:
     found = [annotation]
     while not (isinstance(found[0], type) and issubclass(found[0], BaseModel)):
         found = [*found[1:], *get_args(found[0])]
-    section: type[BaseModel] = found[0]
-    return section
+    return found[0]

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from mpadam.numerics.formats import BY_MASTERS
 from mpadam.optim.names import parse_optimizer_name
-from mpadam.study.options import Kinds, Options
+from mpadam.study.section import Kinds, Options
 
 _OPTIMIZERS = (
     "adamw",

@@ -1,14 +1,14 @@
 """Sections of the configuration that decide what a run computes: model, regime, optimizer, training, evaluation."""
 
 import math
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticKnownError
 
 from mpadam.llama import LlamaSize
 from mpadam.numerics.formats import BY_MASTERS
-from mpadam.study.section import Fraction, PositiveInt, Section
+from mpadam.study.section import Fraction, GrownSection, PositiveInt, Section
 
 
 class LlamaSection(Section):
@@ -71,8 +71,10 @@ class ModelConfig(LlamaSection):
         return math.ceil(budget * self.tokens_per_parameter * self.parameters(vocab_size) / positions_per_step)
 
 
-class RegimeConfig(Section):
+class RegimeConfig(GrownSection):
     """A precision regime: the format of stored weights (masters), and that of matrix products (compute)."""
+
+    added = frozenset({"carry_dtype", "block_rows"})
 
     masters: str = Field(
         description="Format in which the weights of attention and MLP projections are stored between updates: `fp32`, "
@@ -125,13 +127,6 @@ class RegimeConfig(Section):
     fp8_eval: bool = Field(
         False, description="Whether validation multiplies in FP8 too, and not in bf16; used by `compute: fp8`."
     )
-
-    @model_serializer(mode="wrap")
-    def _without_absent_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Fields that came later enter neither run.yaml nor the hash while they say what runs did before."""
-        before = {"carry_dtype": "bf16", "block_rows": 1}
-        fields: dict[str, Any] = handler(self)
-        return {key: value for key, value in fields.items() if key not in before or value != before[key]}
 
     @field_validator("masters")
     @classmethod

@@ -15,7 +15,7 @@ from typing import Any
 from mpadam.canonical import record_sha256
 from mpadam.presence import is_there
 from mpadam.stored import sha256
-from mpadam.study.faults import short
+from mpadam.study.section import short
 from mpadam.study.spec import RunFile
 
 MOST_LINKS = 40  # in a path, as for the kernel
@@ -69,20 +69,13 @@ def read_run(path: Path) -> tuple[str | None, int | None]:
     return values.get("hash", "").strip("'\"") or None, int(steps) if steps.isdecimal() else None
 
 
-@dataclass(frozen=True)
-class Identity:
-    """Of the run whose files a folder holds: its hash, and the section `training` of its specification."""
-
-    hash: str
-    training: dict[str, Any]
-
-
-def recorded_identity(folder: RunFolder) -> Identity | None:
-    """The run that training began in a folder, or ended where only results were kept; None where it has begun none."""
+def recorded_identity(folder: RunFolder) -> tuple[str, dict[str, Any]] | None:
+    """The run that training began in a folder, or ended where only results were kept: its hash, and the section
+    `training` of its specification; None where it has begun none."""
     recorded = read_json(folder.identity) or read_json(folder.summary) or {}
     found, spec = recorded.get("hash"), recorded.get("spec")
     training = spec.get("training") if isinstance(spec, dict) else None
-    return Identity(found, training) if isinstance(found, str) and isinstance(training, dict) else None
+    return (found, training) if isinstance(found, str) and isinstance(training, dict) else None
 
 
 def data_of(folder: RunFolder, run: RunFile) -> Path:

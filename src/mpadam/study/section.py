@@ -1,14 +1,57 @@
-"""What the sections of the configuration are made of: strict models, and the types that several of them use."""
+"""What the sections of the configuration are made of: strict models, the types that several of them use, and what
+pydantic finds wrong with them in one line.
+
+`Options` and `Kinds` are for what the workflow makes beside trainings: a section with a dataclass for each kind. A
+study's configuration overrides single fields; rules hand over all of them as canonical JSON, so what they make is made
+again when, and only when, a value changes.
+"""
 
 import json
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import asdict, fields
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, ClassVar, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
+
+from mpadam.canonical import canonical_json
+
+
+def first_fault(error: ValidationError, *, root: str = "") -> str:
+    """`grids.0.seeds: Input should be a valid list, but it is "all"`.
+
+    root: where the faulty content is, as the beginning of a dotted name.
+    """
+    return fault(dict(error.errors()[0]), root=root)
+
+
+def fault(found: dict[str, Any], *, root: str = "") -> str:
+    where = ".".join(filter(None, [root, *map(str, found["loc"])]))
+    message = str(found["ctx"]["error"]) if found["type"] == "value_error" else found["msg"]
+    value = "" if found["type"] in ("missing", "value_error") else f", but it is {short(found['input'])}"
+    return f"{where}: {message}{value}" if where else f"{message}{value}"
+
+
+def short(value: Any, longest: int = 60) -> str:
+    """A value as JSON, cut to so many characters."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= longest else text[: longest - 3] + "..."
+
+
+# --- sections ---------------------------------------------------------------------------------------------------------
 
 
 class Section(BaseModel):
@@ -25,6 +68,18 @@ class Section(BaseModel):
                 found = json.dumps(content[key])
                 raise ValueError(f"{key}: {found} is no number (YAML reads yes, no, on, off so); give a number")
         return content
+
+
+class GrownSection(Section):
+    """A section whose fields `added` came after the first runs: while one has its default, which says what runs did
+    before, it enters neither run.yaml nor the hash."""
+
+    added: ClassVar[frozenset[str]]
+
+    @model_serializer(mode="wrap")
+    def _without_unused(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        unused = {key for key in self.added if getattr(self, key) == type(self).model_fields[key].default}
+        return {key: value for key, value in handler(self).items() if key not in unused}
 
 
 @cache
@@ -99,3 +154,37 @@ def _variable(name: str) -> str:
 PathText = Annotated[str, AfterValidator(_expanded)]
 PositiveInt = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+# --- sections of what is made beside trainings ------------------------------------------------------------------------
+
+
+class Options:
+    """Base of these dataclasses: unknown keys and infinite numbers are refused."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Kinds(Options):
+    """Base of a section, which has a field for each kind; what is left out takes its default."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The kinds, as the command line names them."""
+        return tuple(name.replace("_", "-") for name in vars(self))
+
+    def text(self, kind: str) -> str:
+        """All options of one kind as canonical JSON, defaults too: the parameter of its rule."""
+        return canonical_json(asdict(getattr(self, kind.replace("-", "_"))))
+
+    def parsed(self, kind: str, text: str) -> Any:
+        """The options of a kind from JSON; fields left out take their defaults.
+
+        Raises ValueError with key, value and remedy for unknown fields and for values that make no sense.
+        """
+        defaults = getattr(self, kind.replace("-", "_"))
+        try:
+            return TypeAdapter(type(defaults)).validate_json(text)
+        except ValidationError as error:
+            known = ", ".join(field.name for field in fields(defaults)) or "none"
+            raise ValueError(f"{first_fault(error, root=kind)}; its options are {known}") from None

@@ -8,22 +8,33 @@ the fingerprints of data and tokenizer) and what "auto" means (`mpadam.study.aut
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
+from pydantic import Field, ValidationError
 
 from mpadam.atomic import write_text
 from mpadam.canonical import sha256_of
-from mpadam.study.auto import Auto, Bf16Products
+from mpadam.numerics.formats import card_of
+from mpadam.optim.names import BY_CHANCE, parse_optimizer_name
+from mpadam.study.auto import Auto, Bf16Products, resolve_backend
 from mpadam.study.config import StudyConfig
-from mpadam.study.faults import first_fault
-from mpadam.study.fp8_backend import resolve_backend
 from mpadam.study.grid import RunKey, TuningKey, selection_key, trial_values
 from mpadam.study.load import ConfigError, read_yaml, to_yaml
-from mpadam.study.numerics_version import numerics_version
-from mpadam.study.run_config import LlamaSection, ModelConfig, RegimeConfig, ScheduleConfig
-from mpadam.study.section import Section
+from mpadam.study.run_config import LlamaSection, ModelConfig, RegimeConfig
+from mpadam.study.section import GrownSection, Section, first_fault
+
+
+def numerics_version(masters: str, optimizer: str) -> int:
+    """Version of the numbers of a run with masters such as "nvfp4" and an optimizer such as "adamw-sr".
+
+    It is raised for the runs whose numbers a change of the program changes, and so repeats those and no others;
+    tests/golden tells when that is.
+
+        1    the first
+        2    stochastic rounding of FP8 and NVFP4 weights: scales are kept and move by powers of two
+    """
+    return 2 if card_of(masters).codes and parse_optimizer_name(optimizer).write_back in BY_CHANCE else 1
+
 
 Half = Literal["selection", "report"]
-_ADDED = {"bf16_products", "compile_passes"}  # fields of `training` that run.yaml got after the first runs
 _DATA = {"sequences", "sequence_length", "epochs", "validation_tokens"}  # of `data`: not where the text comes from
 
 
@@ -86,8 +97,10 @@ class BranchSchedule(Section):
     alpha: float
 
 
-class TrainingSpec(Section):
+class TrainingSpec(GrownSection):
     """The configuration's `training` and `evaluation`, in updates instead of shares and with every `auto` resolved."""
+
+    added = frozenset({"bf16_products", "compile_passes"})
 
     steps: int
     global_batch_size: int
@@ -113,12 +126,6 @@ class TrainingSpec(Section):
         False, description="forward and backward pass with compiled pieces; false: eager, as before this field"
     )
 
-    @model_serializer(mode="wrap")
-    def _without_absent_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A field that an older run.yaml does not have enters neither the file nor the hash while it says nothing."""
-        fields: dict[str, Any] = handler(self)
-        return {key: value for key, value in fields.items() if key not in _ADDED or value}
-
 
 class RunSpec(Section):
     """All that changes the numbers of a run, and nothing else."""
@@ -137,8 +144,10 @@ class RunSpec(Section):
         return sha256_of(self.model_dump(mode="json"))[:16]
 
 
-class RunFile(Section):
+class RunFile(GrownSection):
     """The content of `run.yaml`."""
+
+    added = frozenset({"probe_layers"})
 
     labels: Labels
     data: str = Field(description="Folder with the token files, relative to the run's folder.")
@@ -149,22 +158,14 @@ class RunFile(Section):
     wandb: dict[str, str | None]
     spec: RunSpec
 
-    @model_serializer(mode="wrap")
-    def _without_absent_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """`probe_layers` came later; a file that says nothing of it stays as it was."""
-        fields: dict[str, Any] = handler(self)
-        return {key: value for key, value in fields.items() if key != "probe_layers" or value}
-
 
 # --- from the configuration ------------------------------------------------------------------------------------------
 
 
 def run_request(config: StudyConfig, key: RunKey) -> dict[str, Any]:
     """What the configuration says of one run of the study."""
-    labels = Labels(study=config.study, **vars(key))
-    request = _request(config, labels, half="report", fraction=1.0)
-    source = selection_key(config, key)
-    return {**request, "tuning": tuning_identity(config, source)}
+    request = _request(config, Labels(study=config.study, **vars(key)), half="report", fraction=1.0)
+    return {**request, "tuning": tuning_identity(config, selection_key(config, key))}
 
 
 def trial_request(config: StudyConfig, key: TuningKey, trial: int) -> dict[str, Any]:
@@ -185,27 +186,22 @@ def tuning_identity(config: StudyConfig, key: TuningKey) -> dict[str, Any]:
 
 
 def _request(config: StudyConfig, labels: Labels, *, half: Half, fraction: float) -> dict[str, Any]:
-    searched = config.searched(labels.optimizer)
+    searched, optimizer = config.searched(labels.optimizer), str(config.optimizer_name(labels.optimizer))
+    version = numerics_version(config.regimes[labels.regime].masters, optimizer)
     return {
         "labels": labels.model_dump(mode="json"),
         "model": config.models[labels.model].model_dump(mode="json"),
         "regime": config.regimes[labels.regime].model_dump(mode="json"),
-        "optimizer": str(config.optimizer_name(labels.optimizer)),
+        "optimizer": optimizer,
         "values": {k: v for k, v in config.optimizers[labels.optimizer].values.items() if k not in searched},
         "half": half,
         "fraction": fraction,
         "data": config.data.model_dump(mode="json", include=_DATA),
         "training": _training(config, labels.optimizer),
-        **_numerics(config.regimes[labels.regime].masters, str(config.optimizer_name(labels.optimizer))),
+        **({"numerics_version": version} if version > 1 else {}),  # the first is said by saying nothing
         "evaluation": config.evaluation.model_dump(mode="json"),
         "wandb": config.wandb.model_dump(mode="json"),
     }
-
-
-def _numerics(masters: str, optimizer: str) -> dict[str, int]:
-    """The numerics version, so that raising it asks for the run again; the first is said by saying nothing."""
-    version = numerics_version(masters, optimizer)
-    return {"numerics_version": version} if version > 1 else {}
 
 
 def _training(config: StudyConfig, entry: str) -> dict[str, Any]:
@@ -215,10 +211,9 @@ def _training(config: StudyConfig, entry: str) -> dict[str, Any]:
     runs are not asked for again.
     """
     training, warmup = config.training.model_dump(mode="json"), config.optimizers[entry].warmup
-    if training["bf16_products"] == "auto":
-        del training["bf16_products"]
-    if not training["probe_layers"]:
-        del training["probe_layers"]
+    for key, before in (("bf16_products", "auto"), ("probe_layers", False)):
+        if training[key] == before:
+            del training[key]
     for schedule in ("schedule", "schedule_mult"):
         if warmup is not None and training[schedule] is not None:
             training[schedule]["warmup"] = warmup
@@ -313,14 +308,8 @@ def _fp8_backend(training: dict[str, Any], regime: RegimeConfig, auto: Auto) -> 
 
 
 def _branch(section: dict[str, Any], steps: int) -> BranchSchedule:
-    schedule = ScheduleConfig(**section)
-    return BranchSchedule(
-        kind=schedule.kind,
-        total_steps=steps,
-        warmup_steps=round(schedule.warmup * steps),
-        min_ratio=schedule.min_ratio,
-        alpha=schedule.alpha,
-    )
+    share, same = section["warmup"], {key: section[key] for key in ("kind", "min_ratio", "alpha")}
+    return BranchSchedule(total_steps=steps, warmup_steps=round(share * steps), **same)
 
 
 def _check_supply(needed: int, available: int, epochs: int, labels: dict[str, Any]) -> None:
@@ -338,8 +327,7 @@ def _check_supply(needed: int, available: int, epochs: int, labels: dict[str, An
 def write_run_file(path: Path, run: RunFile) -> None:
     """Write `run.yaml` atomically, creating its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = to_yaml({"hash": run.spec.hash, **run.model_dump(mode="json")})
-    write_text(path, text)
+    write_text(path, to_yaml({"hash": run.spec.hash, **run.model_dump(mode="json")}))
 
 
 def read_run_file(path: Path) -> RunFile:

@@ -25,8 +25,8 @@ from mpadam.atomic import UNSUPPORTED, is_temporary, remove, sync, sync_folder, 
 from mpadam.canonical import record_sha256
 from mpadam.presence import entries
 from mpadam.stored import sha256
-from mpadam.study.faults import first_fault
 from mpadam.study.run_folder import read_json
+from mpadam.study.section import first_fault
 from mpadam.training.folder import RefusedError
 
 log = logging.getLogger(__name__)
@@ -192,7 +192,6 @@ def newest(
 
 
 def warn(path: Path, why: str) -> None:
-    """Say that a checkpoint is passed over."""
     log.warning("checkpoint %s is broken or does not fit (%s): going back to the one before", path, why)
 
 
@@ -243,7 +242,6 @@ def retain(root: Path, *, count: int = KEPT, saved: Path | None = None) -> None:
 
 
 def step_name(step: int) -> str:
-    """Name of the folder of a checkpoint of a run under way."""
     return f"step{step:08d}"
 
 

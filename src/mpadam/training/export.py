@@ -18,9 +18,13 @@ from typing import Any
 from mpadam.atomic import remove, temporary_name, write_json
 from mpadam.data.tokenizer import TextTokenizer, copy_tokenizer, load_tokenizer
 from mpadam.model.build import COMPUTE_DTYPES, build_model
+from mpadam.model.products import bf16_products
 from mpadam.study.run_folder import RunFolder, data_of, kept_result
 from mpadam.study.spec import RunFile, RunSpec, read_run_file
 from mpadam.training import checkpoint as checkpoints
+from mpadam.training.evaluation import Validation, evaluate
+from mpadam.training.machine import configure
+from mpadam.training.session import compute_model, load_model_state, open_data, open_validation
 
 
 def export_run(path: Path, out: Path) -> None:
@@ -92,3 +96,24 @@ def _save_model(spec: RunSpec, weights: dict[str, Any], tokenizer: TextTokenizer
     model.save_pretrained(out)
     for path in out.iterdir():
         shutil.copymode(out / "config.json", path)  # safetensors lets only the owner read what it writes
+
+
+# --- evaluation -------------------------------------------------------------------------------------------------------
+
+
+def evaluate_folder(path: Path, *, batch_size: int | None = None) -> Validation:
+    """Validation of a finished run; at the run's own batch size exactly what its summary says.
+
+    Raises ValueError if the folder has no final weights of this run, or the run diverged.
+    """
+    folder = RunFolder(path)
+    run = read_run_file(folder.run_file)
+    _, state = completed_run(folder, run)
+    spec = run.spec
+    configure(spec)
+    validation = open_validation(open_data(run, folder), spec.data)
+    model = compute_model(spec)
+    load_model_state(model, state)
+    batches = validation.batches(batch_size or spec.training.evaluation_batch_size)
+    with bf16_products(spec.training.bf16_products):
+        return evaluate(model, batches, fp8=spec.regime.fp8_eval, compiled=spec.training.compile_passes)

@@ -32,7 +32,6 @@ class Feed:
         self._ahead: Fed | None = None
 
     def read(self, step: int) -> Fed:
-        """The batch of an update."""
         batch = self._batches.batch(step - 1, self._rows)  # which counts from 0
         return Fed(step, *to_tensors(batch, self._device), batch.positions, batch.target_tokens)
 
@@ -42,7 +41,6 @@ class Feed:
         return fed if fed is not None and fed.step == step else self.read(step)
 
     def prepare(self, step: int) -> None:
-        """Read the batch that is taken next."""
         self._ahead = self.read(step)
 
 

@@ -190,16 +190,11 @@ def is_held(path: Path, *, now: float | None = None) -> bool:
         age = (time.time() if now is None else now) - path.stat().st_mtime
     except FileNotFoundError:
         return False
-    holder = holder or {}
-    here = holder.get("host") == socket.gethostname() and _sees_processes_of(holder)
+    holder, processes = holder or {}, _processes_of()  # elsewhere, a process number does not mean what it means here
+    here = holder.get("host") == socket.gethostname() and holder.get("processes_of", processes) == processes
     if here and isinstance(holder.get("pid"), int):
         return _is_alive(holder)
     return -SKEW_SECONDS < age < STALE_SECONDS
-
-
-def _sees_processes_of(holder: dict[str, Any]) -> bool:
-    """Whether the holder's process number means here what it meant there: same boot, same process namespace."""
-    return holder.get("processes_of", here := _processes_of()) == here
 
 
 def _processes_of() -> str | None:

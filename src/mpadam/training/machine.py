@@ -8,8 +8,7 @@ from contextlib import contextmanager
 
 from mpadam.compiler import compile_problem
 from mpadam.machine import native_bf16_products
-from mpadam.study.numerics_version import numerics_version
-from mpadam.study.spec import RunSpec
+from mpadam.study.spec import RunSpec, numerics_version
 from mpadam.study.streams import stream_seed
 
 #: variables by which a GPU's libraries compute deterministically; `environment.json` names those that are set

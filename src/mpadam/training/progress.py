@@ -27,7 +27,6 @@ class Meter:
         self._updates, self._seconds, self._tokens = 0, 0.0, 0
 
     def start(self) -> None:
-        """An update begins."""
         self._started = time.perf_counter()
 
     @contextmanager

@@ -33,17 +33,13 @@ def write_environment(folder: RunFolder, *, device: str, step: int, places: list
     known = before.pop("earlier", [])
     earlier = [old for old in [*(known if isinstance(known, list) else []), before] if old and isinstance(old, dict)]
     now = {"after_step": step, **environment(device), "world_size": len(places), "ranks": places}
-    write_json(folder.environment, {**now, "earlier": [_differing(old, now) for old in earlier]})
+    own = ("time", "host", "after_step")  # told of each attempt, though it be the same
+    differing = [{key: old[key] for key in old if key in own or now.get(key) != old[key]} for old in earlier]
+    write_json(folder.environment, {**now, "earlier": differing})
 
 
 def place(device: str) -> dict[str, Any]:
-    """Where this rank computes."""
     return {"host": socket.gethostname(), "device": _device(device)}
-
-
-def _differing(old: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """What of an earlier attempt is not the same now, and in any case when and where it was."""
-    return {key: value for key, value in old.items() if key in ("time", "host", "after_step") or now.get(key) != value}
 
 
 def environment(device: str, *, source: Path = PACKAGE) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ class Ranks:
     @property
     def leads(self) -> bool:
         return self.rank == 0
+
+    @property
+    def _dist(self) -> Any:
+        return import_module("torch.distributed")
 
     def rows(self, global_batch_size: int) -> slice:
         """The rows of a global batch that this rank computes; ValueError if ranks would not all have as many."""
@@ -67,11 +72,9 @@ class Ranks:
         return result
 
     def total(self, *counts: int) -> tuple[int, ...]:
-        """Sum of each count over all ranks."""
         return self._reduced(counts, "SUM")
 
     def largest(self, *values: int) -> tuple[int, ...]:
-        """Maximum of each value over all ranks."""
         return self._reduced(values, "MAX")
 
     def any_reason(self, reason: str | None) -> str | None:
@@ -82,27 +85,20 @@ class Ranks:
     def sum_(self, tensor: Tensor) -> Tensor:
         """Sum over all ranks, in place and in the tensor's dtype; the same bits on each."""
         if self.size > 1:
-            from torch import distributed as dist
-
-            dist.all_reduce(tensor, group=self.group)
+            self._dist.all_reduce(tensor, group=self.group)
         return tensor
 
     def as_leading_(self, tensor: Tensor) -> Tensor:
         """Rank 0's bits, in place."""
         if self.size > 1:
-            from torch import distributed as dist
-
-            dist.broadcast(tensor, src=0, group=self.group)
+            self._dist.broadcast(tensor, src=0, group=self.group)
         return tensor
 
     def gather(self, value: T) -> list[T]:
-        """The value of each rank, in their order."""
         if self.size == 1:
             return [value]
-        from torch import distributed as dist
-
         values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value, group=self.group)
+        self._dist.all_gather_object(values, value, group=self.group)
         return values
 
     def check_same(self, named: dict[str, Tensor]) -> None:
@@ -120,19 +116,17 @@ class Ranks:
         if self.size == 1:
             return tuple(int(value) for value in values)
         import torch
-        from torch import distributed as dist
 
         tensor = torch.tensor(values, dtype=torch.int64)  # on the CPU: no wait for a GPU
-        dist.all_reduce(tensor, op=getattr(dist.ReduceOp, operation), group=self.group)
+        self._dist.all_reduce(tensor, op=getattr(self._dist.ReduceOp, operation), group=self.group)
         return tuple(tensor.tolist())
 
     def _from_leading(self, value: Any) -> Any:
         """The value that rank 0 gives; the others' own does not matter."""
         import torch
-        from torch import distributed as dist
 
         values = [value]
-        dist.broadcast_object_list(values, src=0, group=self.group, device=torch.device("cpu"))
+        self._dist.broadcast_object_list(values, src=0, group=self.group, device=torch.device("cpu"))
         return values[0]
 
 

@@ -6,24 +6,17 @@ looked at: a process that lost it writes no more.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from mpadam.training.checkpoint import Progress
 from mpadam.training.metrics import MetricsFile
 from mpadam.training.plot import LossPlot
 from mpadam.training.progress import ProgressLine
 from mpadam.training.session import Session
-from mpadam.training.tracking import open_tracker
+from mpadam.training.tracking import Tracker, open_tracker
 
-
-class Listener(Protocol):
-    """Hears of each logged step, of each validation, and of the end."""
-
-    def step(self, record: dict[str, Any]) -> None: ...
-
-    def validation(self, entry: dict[str, Any]) -> None: ...
-
-    def close(self) -> None: ...
+#: hears of each logged step, of each validation, and of the end
+Listener = ProgressLine | LossPlot | Tracker
 
 
 class Records:
@@ -41,7 +34,6 @@ class Records:
         self._metrics, self._probes, self._listeners, self._guard = metrics, probes, listeners, guard
 
     def step(self, record: dict[str, Any]) -> None:
-        """A logged step."""
         if self._metrics is not None:
             self._guard()
             self._metrics.append(record)
@@ -53,7 +45,6 @@ class Records:
             listener.validation(entry)
 
     def probe(self, line: dict[str, Any]) -> None:
-        """The line of a probe of an update."""
         if self._probes is not None:
             self._guard()
             self._probes.append(line)
@@ -75,7 +66,6 @@ class Records:
 
 
 def open_records(session: Session, guard: Callable[[], None]) -> Records:
-    """The records of a training from where the session stands."""
     if not session.ranks.leads:
         return Records(None, [], guard)
     progress = session.progress
@@ -85,8 +75,8 @@ def open_records(session: Session, guard: Callable[[], None]) -> Records:
     ]
     tracker = open_tracker(session.run, session.folder)
     listeners += [] if tracker is None else [tracker]
-    metrics = MetricsFile(session.folder.metrics, offset=progress.metrics_bytes)
-    return Records(metrics, listeners, guard, probes=_open_probes(session))
+    metrics, probes = MetricsFile(session.folder.metrics, offset=progress.metrics_bytes), _open_probes(session)
+    return Records(metrics, listeners, guard, probes=probes)
 
 
 def _open_probes(session: Session) -> MetricsFile | None:

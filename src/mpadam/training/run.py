@@ -115,7 +115,7 @@ def _stopped(step: int, reason: str | None) -> int:
 def _describe(session: Session, places: list[dict[str, Any]]) -> None:
     """Write what this attempt runs on, and how each parameter is stored."""
     from mpadam.training.provenance import write_environment
-    from mpadam.training.regime import weights_csv
+    from mpadam.training.session import weights_csv
 
     device, step = session.spec.training.device, session.progress.step
     write_environment(session.folder, device=device, step=step, places=places)
@@ -135,7 +135,7 @@ def _finish(session: Session, ended: Ended, lock: RunLock) -> None:
     """Keep the final weights, write the records, the summary last, then delete the other checkpoints."""
     from mpadam.training import checkpoint as checkpoints
     from mpadam.training.plot import draw
-    from mpadam.training.regime import model_state
+    from mpadam.training.session import model_state
     from mpadam.training.summary import summarise
 
     lock.check()

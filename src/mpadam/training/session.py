@@ -1,7 +1,11 @@
-"""Everything a training works with, built from `run.yaml`: the same file gives the same session, bit for bit."""
+"""Everything a training works with, built from `run.yaml`: the same file gives the same session, bit for bit; and the
+precision regime of a run: what its weights are stored in, and the model that computes in its precision.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,13 +18,22 @@ from torch import Tensor
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from mpadam.data import TokenData, TrainBatches, ValidationSet
-from mpadam.model.build import initial_value
+from mpadam.model.build import COMPUTE_DTYPES, build_model, initial_value
+from mpadam.model.compiled import compile_layers
+from mpadam.model.fp8.control import compile_casts, fp8_state_dict, load_fp8_state_dict
+from mpadam.model.fp8.convert import convert_to_fp8
+from mpadam.model.fp8.scaling import Fp8Recipe
+from mpadam.model.layers import apply_liger, fill_up_mlps
+from mpadam.numerics.base import Format
+from mpadam.numerics.formats import card_of
 from mpadam.optim.base import LowPrecisionOptimizer
-from mpadam.optim.hyperparameters import hyperparameters_of
+from mpadam.optim.groups import Row, listing
+from mpadam.optim.names import hyperparameters_of
 from mpadam.optim.registry import build_optimizer
 from mpadam.optim.schedules import factor
+from mpadam.study.run_config import RegimeConfig
 from mpadam.study.run_folder import RunFolder, data_of
-from mpadam.study.spec import BranchSchedule, DataSpec, RunFile, RunSpec, TrainingSpec
+from mpadam.study.spec import BranchSchedule, DataSpec, RunFile, RunSpec
 from mpadam.study.streams import stream_seed
 from mpadam.training import checkpoint as checkpoints
 from mpadam.training.checkpoint import Checkpoint, OtherVersionError, Progress
@@ -29,7 +42,67 @@ from mpadam.training.folder import RefusedError
 from mpadam.training.gradients import accumulate_in_float32
 from mpadam.training.metrics import holds
 from mpadam.training.ranks import ALONE, Ranks
-from mpadam.training.regime import compute_model, load_model_state, model_state, weight_format
+
+# --- regime -----------------------------------------------------------------------------------------------------------
+
+
+def weight_format(regime: RegimeConfig) -> str | Format:
+    """What the projections are stored in: a name, or a format as the regime's own fields want it."""
+    card = card_of(regime.masters)
+    return card.build(**{key: getattr(regime, key) for key in card.options}) if card.options else card.name
+
+
+def compute_model(spec: RunSpec, ranks: Ranks = ALONE) -> LlamaForCausalLM:
+    """The model of a run at its initial weights, its projections in FP8 where the regime computes in it,
+    its elementwise work Liger's or compiled where `run.yaml` says so.
+
+    ranks: those that train it; they share FP8's scales.
+    """
+    model = build_model(
+        spec.model, seed=spec.seed, dtype=COMPUTE_DTYPES[spec.regime.compute], device=spec.training.device
+    )
+    if spec.regime.compute == "fp8":
+        assert spec.training.fp8_backend is not None
+        convert_to_fp8(
+            model,
+            backend=spec.training.fp8_backend,
+            recipe=Fp8Recipe(amax_history=spec.regime.amax_history, margin=spec.regime.margin),
+            group=ranks.group,
+            products=spec.training.bf16_products,
+        )
+    elif spec.training.device != "cpu":
+        fill_up_mlps(model)
+    if spec.training.compile_passes:
+        compile_casts(model)
+    if spec.model.liger:
+        return apply_liger(model)
+    return compile_layers(model) if spec.training.compile_passes else model
+
+
+def model_state(model: LlamaForCausalLM) -> dict[str, Any]:
+    """What a checkpoint keeps of the model: its parameters, and the scaling state of FP8 compute."""
+    return {"model": model.state_dict(), "fp8": fp8_state_dict(model)}
+
+
+def load_model_state(model: LlamaForCausalLM, state: dict[str, Any]) -> None:
+    """Restore what `model_state` kept, bit for bit."""
+    model.load_state_dict(state["model"])
+    load_fp8_state_dict(model, state["fp8"])
+
+
+def weights_csv(model: LlamaForCausalLM, optimizer: LowPrecisionOptimizer) -> str:
+    """How each parameter is stored, a line each, as `mpadam.optim.groups.Row` names its columns."""
+    lines = io.StringIO()
+    writer = csv.DictWriter(lines, Row._fields, lineterminator="\n")
+    writer.writeheader()
+    for row in listing(model, optimizer.param_groups):
+        shape, tied = "x".join(map(str, row.shape)), " ".join(row.tied)
+        writer.writerow(row._replace(weight_format=str(row.weight_format))._asdict() | {"shape": shape, "tied": tied})
+    return lines.getvalue()
+
+
+# --- session ----------------------------------------------------------------------------------------------------------
+
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +127,6 @@ class Session:
 
     @cached_property
     def feed(self) -> Feed:
-        """The batches of this rank."""
         training = self.spec.training
         return Feed(self.batches, self.ranks.rows(training.global_batch_size), training.device)
 
@@ -84,7 +156,8 @@ def open_session(
     spec = run.spec
     ranks.rows(spec.training.global_batch_size)  # whether they can share it at all
     progress, model, optimizer = _newest(spec, folder, ranks, change_world_size=change_world_size)
-    if sums_in_float32(spec.training, ranks):
+    several = ranks.size > 1 or spec.training.global_batch_size > spec.training.micro_batch_size
+    if several or spec.training.gradient_dtype == "fp32":
         accumulate_in_float32(model.parameters())
     return Session(
         run=run,
@@ -139,12 +212,6 @@ def _holds_records(folder: RunFolder, progress: Progress) -> bool:
     )
 
 
-def sums_in_float32(training: TrainingSpec, ranks: Ranks) -> bool:
-    """Whether a gradient is a sum, of micro-batches or of ranks, or is wanted in float32."""
-    several = ranks.size > 1 or training.global_batch_size > training.micro_batch_size
-    return several or training.gradient_dtype == "fp32"
-
-
 def _note_world_size(progress: Progress, size: int, *, change: bool) -> None:
     """Sums over another number of ranks are in another order: a run keeps its number, unless it is told otherwise."""
     known = progress.world_sizes
@@ -178,7 +245,6 @@ def open_data(run: RunFile, folder: RunFolder) -> TokenData:
 
 
 def open_validation(data: TokenData, spec: DataSpec) -> ValidationSet:
-    """The fixed validation tokens that this run is judged on."""
     return ValidationSet(
         data,
         sequences=spec.sequences,

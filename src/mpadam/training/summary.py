@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from mpadam.machine import gpu_name
-from mpadam.optim.hyperparameters import check_hyperparameters
 from mpadam.optim.memory import bytes_per_parameter
+from mpadam.optim.names import check_hyperparameters
 from mpadam.plan.assumptions import GPUS
 from mpadam.plan.cost import Shape
 from mpadam.stored import sha256
@@ -34,12 +34,19 @@ def summarise(session: Session, ended: Ended) -> dict[str, Any]:
     """
     progress, spec = session.progress, session.spec
     final = progress.validation[-1] if ended.status == "completed" else {}
+    diverged = {
+        "step": ended.step,
+        "reason": ended.reason,
+        "last_finite_loss": progress.last_loss,
+        "updates_of_weights": ended.updates,
+    }
+    stored = bytes_per_parameter(session.optimizer)
     return {
         "hash": spec.hash,
         "metrics_sha256": sha256(session.folder.metrics),
         **({"probes_sha256": probes} if (probes := sha256(session.folder.probes)) else {}),
         "status": ended.status,
-        "diverged": None if ended.status == "completed" else _divergence(session, ended),
+        "diverged": None if ended.status == "completed" else diverged,
         "labels": session.run.labels.model_dump(mode="json"),
         "val_loss": final.get("loss"),
         "val_ppl": final.get("perplexity"),
@@ -56,25 +63,10 @@ def summarise(session: Session, ended: Ended) -> dict[str, Any]:
         "world_sizes": progress.world_sizes,
         "peak_memory_bytes": progress.peak_memory_bytes,
         "parameters": sum(p.numel() for p in session.model.parameters()),
-        "bytes_per_parameter": stored_bytes_per_parameter(session),
+        "bytes_per_parameter": round(stored.weight + stored.compute_copy + stored.states, 4),  # between steps
         "hyperparameters": check_hyperparameters(spec.optimizer.name, spec.optimizer.values),
         "spec": spec.model_dump(mode="json"),
     }
-
-
-def _divergence(session: Session, ended: Ended) -> dict[str, Any]:
-    return {
-        "step": ended.step,
-        "reason": ended.reason,
-        "last_finite_loss": session.progress.last_loss,
-        "updates_of_weights": ended.updates,
-    }
-
-
-def stored_bytes_per_parameter(session: Session) -> float:
-    """Bytes that stay between steps: stored weights, compute copies and states; no gradients, no activations."""
-    measured = bytes_per_parameter(session.optimizer)
-    return round(measured.weight + measured.compute_copy + measured.states, 4)
 
 
 def reset_peak_memory(device: str) -> None:

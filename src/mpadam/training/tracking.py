@@ -32,7 +32,6 @@ class Tracker:
         self._run = run
 
     def step(self, record: dict[str, Any]) -> None:
-        """A logged step."""
         self._send("log", {key: value for key, value in record.items() if key != "step"}, step=record["step"])
 
     def validation(self, entry: dict[str, Any]) -> None:

@@ -59,17 +59,12 @@ def bind_paths(config: StudyConfig, *, results: Path = Path("results")) -> list[
                 raise ValueError(f"{key}: there is no {folder}; make it, or take it out of the list")
             if is_there(folder) and not folder.is_relative_to(here) and not folder.is_relative_to(Path.cwd()):
                 outside.append((key, folder))
-    return [str(folder) for folder in _outermost(_checked(outside))]
-
-
-def _checked(folders: Iterable[tuple[str, Path]]) -> list[Path]:
-    folders = list(folders)
-    for key, folder in folders:
+    for key, folder in outside:
         if set(str(folder)) & set(FORBIDDEN_IN_BIND):
             raise ValueError(
                 f"{key}: {folder} holds a comma or colon, which no bind of Apptainer can: use a link to it"
             )
-    return [folder for _, folder in folders]
+    return [str(folder) for folder in _outermost(folder for _, folder in outside)]
 
 
 def _outermost(folders: Iterable[Path]) -> list[Path]:

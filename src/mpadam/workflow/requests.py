@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from mpadam.canonical import canonical_json
-from mpadam.data import c4_hub, tokenizer_hub
+from mpadam.data import c4_hub
 from mpadam.data.sources import source_identity, text_shards
 from mpadam.data.text import TextShard
-from mpadam.data.tokenizer import tokenizer_identity
+from mpadam.data.tokenizer import tokenizer_identity, tokenizer_receipt
 from mpadam.plan.jobs import runs, trials
 from mpadam.plan.model import CostModel
 from mpadam.plan.needs import planned
@@ -60,7 +60,6 @@ class Workflow:
         return str(wildcards.view).rstrip("/")
 
     def summaries(self) -> list[str]:
-        """The summary of every run of the study."""
         return list(self._summaries)
 
     @cached_property
@@ -104,7 +103,6 @@ class Workflow:
         return [next(iter(self.selected_of([key])), "-") for key in keys]
 
     def trial_summaries(self, wildcards: Any) -> list[str]:
-        """The summary of every trial of a tuning."""
         return self.trial_files(_tuning_key(wildcards), "summary.json")
 
     def trial_files(self, key: TuningKey, name: str) -> list[str]:
@@ -163,13 +161,12 @@ class Workflow:
 
     @cached_property
     def _held_out(self) -> list[str]:
-        """The manifests of the shards of validation text."""
         return [self._shard_manifest(name) for name, shard in self._shards.items() if shard.split == "validation"]
 
     def tokenizer_receipt(self) -> str:
         """Where the receipt of a fetched tokenizer is; a name that no rule asks for where none is fetched."""
         fetched = self.config.tokenizer.source == "hub"
-        return str(tokenizer_hub.receipt_path(self.data, self.config.tokenizer)) if fetched else "no-tokenizer"
+        return str(tokenizer_receipt(self.data, self.config.tokenizer)) if fetched else "no-tokenizer"
 
     def shard_receipt(self) -> str:
         """Where the receipts of fetched shards are, with a wildcard for the shard's name."""

@@ -69,7 +69,6 @@ def site_resources(config: StudyConfig, *, gpu: bool = False) -> dict[str, Any]:
 
 
 def grown(memory_mb: int, attempt: int) -> int:
-    """Memory of an attempt, 1 the first."""
     return round(memory_mb * (1 + MEMORY_GROWTH_PER_ATTEMPT * (attempt - 1)))
 
 

@@ -14,7 +14,7 @@ from mpadam.optim.names import parse_optimizer_name
 from mpadam.plan.cost import Shape, weight_bytes
 from mpadam.study.config import ModelConfig, RegimeConfig, StudyConfig, TrainingConfig
 from mpadam.study.load import ConfigError, merge, parse_study, read_yaml
-from mpadam.study.numerics_version import numerics_version
+from mpadam.study.spec import numerics_version
 
 ROOT, FOLDER = Path(__file__).parents[3], Path(sys.argv[1])
 STUDY = {

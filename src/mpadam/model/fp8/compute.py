@@ -15,18 +15,15 @@ from torch import Tensor
 from torch import distributed as dist
 
 from mpadam.model.compiled import compiled
-from mpadam.model.fp8.flushed import FlushCount, count_flushed
 from mpadam.model.fp8.linear import Cast
 from mpadam.model.fp8.products import PRODUCTS, magnitude
-from mpadam.model.fp8.scaling import OPERAND_FORMATS, ScalingState
+from mpadam.model.fp8.scaling import OPERAND_FORMATS, FlushCount, ScalingState, count_flushed
 from mpadam.model.products import bf16_products
 from mpadam.study.auto import Bf16Products
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """A cast, and what it is a cast of."""
-
     source: weakref.ref[Tensor]
     version: tuple[int, int]
     slot: int

@@ -17,8 +17,8 @@ from typing import Any
 from torch import nn
 
 from mpadam.model.fp8.compute import TorchFp8
-from mpadam.model.fp8.flushed import FlushCount
 from mpadam.model.fp8.linear import Fp8Linear
+from mpadam.model.fp8.scaling import FlushCount
 from mpadam.model.fp8.transformer_engine import TransformerEngineFp8, TransformerEngineLinear
 
 

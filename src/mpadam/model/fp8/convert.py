@@ -16,8 +16,7 @@ from mpadam.model.fp8.compute import TorchFp8
 from mpadam.model.fp8.linear import Fp8Linear, Slots
 from mpadam.model.fp8.scaling import Fp8Recipe, Operand, ScalingState, all_reduce_max
 from mpadam.model.fp8.transformer_engine import TransformerEngineFp8
-from mpadam.study.auto import Bf16Products
-from mpadam.study.fp8_backend import BACKENDS, FIELD
+from mpadam.study.auto import BACKENDS, FIELD, Bf16Products
 
 # Role -> which input it multiplies. Layers with the same input share its scale, which would be the same anyway.
 PROJECTIONS = {
@@ -86,8 +85,7 @@ def _with_torch(backend: str) -> Callable[..., None]:
         for name in linears:
             slots |= {_input_slot(name): "input", f"{name}.weight": "weight", f"{name}.output": "output_gradient"}
         device = next(iter(linears.values())).weight.device
-        reduce = None if group is None else all_reduce_max(group)
-        state = ScalingState(slots, recipe, device=device, amax_reduce=reduce)
+        state = ScalingState(slots, recipe, device=device, amax_reduce=None if group is None else all_reduce_max(group))
         compute = TorchFp8(backend, state, group, products)
         for name, linear in linears.items():
             where = (state.index[slot] for slot in (_input_slot(name), f"{name}.weight", f"{name}.output"))

@@ -39,15 +39,6 @@ class Cast:
     inverse: Tensor
 
 
-@dataclass(frozen=True)
-class Gradients:
-    """What the backward pass of one application of a layer needs beside the operands."""
-
-    compute: TorchFp8
-    slot: int
-    record: bool
-
-
 class Fp8Linear(nn.Linear):
     """A bias-free nn.Linear computed in FP8, sharing the weight of the layer that it stands for."""
 
@@ -66,27 +57,32 @@ class Fp8Linear(nn.Linear):
         record = self.training and torch.is_grad_enabled()
         x_cast = self.compute.cast_input(x, self.slots.input, record=record)
         w_cast = self.compute.cast_weight(self.weight, self.slots.weight, record=record)
-        gradients = Gradients(self.compute, self.slots.output_gradient, record)
+        gradients = (self.compute, self.slots.output_gradient, record)
         y: Tensor = _ScaledProduct.apply(x.reshape(-1, self.in_features), self.weight, (x_cast, w_cast), gradients)
         return y.reshape(*x.shape[:-1], self.out_features)
 
 
 class _ScaledProduct(torch.autograd.Function):
-    """(x (M, K), W (N, K), the same two in FP8) -> y (M, N)."""
+    """(x (M, K), W (N, K), the same two in FP8, how the gradient is cast) -> y (M, N).
+
+    How the gradient is cast: what the layers share, the slot of the output's gradient, whether its magnitude counts.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, casts: tuple[Cast, Cast], gradients: Gradients) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, casts: tuple[Cast, Cast], gradients: tuple[TorchFp8, int, bool]
+    ) -> Tensor:
         x_cast, w_cast = casts
         ctx.save_for_backward(x_cast.values, x_cast.inverse, w_cast.values, w_cast.inverse)
         ctx.gradients, ctx.dtypes = gradients, (x.dtype, weight.dtype)
-        return gradients.compute.multiply(x_cast.values, w_cast.values.t(), x_cast.inverse, w_cast.inverse, x.dtype)
+        return gradients[0].multiply(x_cast.values, w_cast.values.t(), x_cast.inverse, w_cast.inverse, x.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         x_values, x_inverse, w_values, w_inverse = ctx.saved_tensors
-        compute, (x_dtype, w_dtype) = ctx.gradients.compute, ctx.dtypes
-        dy_cast = compute.cast_gradient(dy, ctx.gradients.slot, record=ctx.gradients.record)
+        (compute, slot, record), (x_dtype, w_dtype) = ctx.gradients, ctx.dtypes
+        dy_cast = compute.cast_gradient(dy, slot, record=record)
         dx = dw = None
         if ctx.needs_input_grad[0]:
             dx = compute.multiply(dy_cast.values, w_values, dy_cast.inverse, w_inverse, x_dtype)

@@ -105,18 +105,20 @@ def native_multiply(a: Tensor, b: Tensor, inverse_a: Tensor, inverse_b: Tensor, 
     rows, columns = a.shape[0], b.shape[1]
     if 0 in (*a.shape, *b.shape):
         return torch.zeros(rows, columns, dtype=dtype, device=a.device)
-    first, second = _filled_up(a), _filled_up(b.t()).t()
+    first, second = _filled_up_codes(a), _filled_up_codes(b.t()).t()
     product = torch._scaled_mm(first, second, inverse_a, inverse_b, out_dtype=dtype, use_fast_accum=False)
     return product[:rows, :columns]
 
 
-def _filled_up(x: Tensor) -> Tensor:
-    """`x` row by row in memory, both sizes filled up to multiples of 16 with zeros."""
+def _filled_up_codes(x: Tensor) -> Tensor:
+    """Of torch.float8_*, row by row in memory; code 0 is the number 0."""
+    return filled_up(x.view(torch.uint8)).contiguous().view(x.dtype)
+
+
+def filled_up(x: Tensor) -> Tensor:
+    """The matrix `x` with both sizes filled up to multiples of 16 with zeros; differentiable."""
     missing = [-size % ALIGNMENT for size in x.shape]
-    if any(missing):
-        codes = pad(x.view(torch.uint8), (0, missing[1], 0, missing[0]))  # code 0 is the number 0
-        return codes.view(x.dtype)
-    return x.contiguous()
+    return pad(x, (0, missing[1], 0, missing[0])) if any(missing) else x
 
 
 PRODUCTS = {

@@ -31,11 +31,6 @@ OPERAND_FORMATS: dict[Operand, str] = {"input": "e4m3", "weight": "e4m3", "outpu
 MAX_SCALE = 2.0**100
 
 
-def largest(operand: Operand) -> float:
-    """Largest finite value of the format of an operand: 448 or 57344."""
-    return get_grid(OPERAND_FORMATS[operand]).max
-
-
 @dataclass(frozen=True)
 class Fp8Recipe:
     """Hybrid delayed scaling.
@@ -75,7 +70,9 @@ class ScalingState:
         self.recipe, self.amax_reduce = recipe, amax_reduce
         self.names = list(slots)
         self.index = {name: i for i, name in enumerate(self.names)}
-        self._largest = torch.tensor([largest(operand) for operand in slots.values()], device=device)
+        self._largest = torch.tensor(
+            [get_grid(OPERAND_FORMATS[operand]).max for operand in slots.values()], device=device
+        )
         self.history = torch.zeros(recipe.amax_history, len(slots), device=device)
         self.amax = torch.zeros(len(slots), device=device)
         self._set_scale(torch.ones(len(slots), device=device))
@@ -104,8 +101,7 @@ class ScalingState:
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of everything that decides later steps: names of the slots, scale, history, magnitudes so far."""
-        tensors = {key: getattr(self, key).clone() for key in ("scale", "history", "amax")}
-        return {"names": list(self.names), **tensors}
+        return {"names": list(self.names), **{key: getattr(self, key).clone() for key in ("scale", "history", "amax")}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take the state of `state_dict` bit for bit; ValueError if it is that of another model or recipe."""
@@ -123,3 +119,40 @@ class ScalingState:
 def all_reduce_max(group: dist.ProcessGroup) -> Callable[[Tensor], object]:
     """An `amax_reduce` for the ranks of a process group: all then use one scale."""
     return lambda amax: dist.all_reduce(amax, op=dist.ReduceOp.MAX, group=group)
+
+
+# --- what e5m2 loses --------------------------------------------------------------------------------------------------
+
+
+class FlushCount:
+    """Counts over the layers and micro-batches of one step.
+
+    share: flushed / non-zero, after `close`; None before, and where nothing was non-zero or counted.
+    """
+
+    def __init__(self) -> None:
+        self.share: float | None = None
+        self._counts: list[tuple[Tensor, Tensor]] = []
+
+    def add(self, nonzero: Tensor, flushed: Tensor) -> None:
+        """Counts of one tensor, integer scalars; they stay on their device."""
+        self._counts.append((nonzero, flushed))
+
+    def close(self, group: dist.ProcessGroup | None) -> None:
+        """Sum up, over the ranks of `group` too: then all of them must call it."""
+        if not self._counts:
+            return
+        total = torch.stack([torch.stack(pair) for pair in self._counts]).sum(dim=0)
+        self._counts.clear()
+        if group is not None:
+            dist.all_reduce(total, group=group)
+        nonzero, flushed = total.tolist()
+        self.share = flushed / nonzero if nonzero else None
+
+
+def count_flushed(gradient: Tensor, cast: Tensor) -> tuple[Tensor, Tensor]:
+    """Number of non-zero values of `gradient`, and of those whose `cast` is zero."""
+    nonzero = torch.count_nonzero(gradient)
+    if cast.dtype.itemsize == 1:  # torch.float8_* cannot be counted; codes 0x00 and 0x80 are zero
+        cast = cast.view(torch.int8).bitwise_left_shift(1)
+    return nonzero, nonzero - torch.count_nonzero(cast)

@@ -28,10 +28,9 @@ from torch import distributed as dist
 from torch.func import functional_call
 from torch.nn import functional
 
-from mpadam.model.fp8.flushed import FlushCount
-from mpadam.model.fp8.scaling import Fp8Recipe
+from mpadam.model.fp8.products import ALIGNMENT, filled_up
+from mpadam.model.fp8.scaling import FlushCount, Fp8Recipe
 
-ALIGNMENT = 16
 _E5M2_FLUSHED = 2.0**-17  # magnitudes up to half of the smallest e5m2 value become zero
 
 
@@ -75,7 +74,6 @@ class TransformerEngineFp8:
         """Nothing: Transformer Engine advances at the end of each region and of its backward pass."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Copies of the scales and of the histories of all layers."""
         return {name: tensor.clone() for name, tensor in self._scaling().items()}
 
     @torch.no_grad()
@@ -149,7 +147,7 @@ class TransformerEngineLinear(nn.Linear):
             return functional.linear(x, self.weight)
         self.engine.train(self.training)
         flat = x.reshape(-1, self.in_features)
-        y = functional_call(self.engine, {"weight": _filled_up(self.weight)}, (_filled_up(flat),))
+        y = functional_call(self.engine, {"weight": filled_up(self.weight)}, (filled_up(flat),))
         y = y[: flat.shape[0], : self.out_features]
         if self.compute.flushed is not None and y.requires_grad:
             y.register_hook(self._count_flushed)
@@ -160,9 +158,3 @@ class TransformerEngineLinear(nn.Linear):
             scaled = gradient.float() * self.engine.fp8_meta["scaling_bwd"].scale[0]
             nonzero = gradient != 0
             self.compute.flushed.add(nonzero.sum(), (nonzero & (scaled.abs() <= _E5M2_FLUSHED)).sum())
-
-
-def _filled_up(x: Tensor) -> Tensor:
-    """The matrix `x` with both sizes filled up to multiples of 16 with zeros; differentiable."""
-    missing = [-size % ALIGNMENT for size in x.shape]
-    return functional.pad(x, (0, missing[1], 0, missing[0])) if any(missing) else x
