@@ -7,16 +7,20 @@ import inspect
 import json
 import math
 import re
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from scipy import stats
 
 from mpadam import MPlusAdam
 from mpadam.plan.plan import make_plan
+from mpadam.study.archive import open_study
 from mpadam.study.load import load_study
+from mpadam.study.paths import StudyPaths
 
 ROOT = Path(__file__).parents[2]
 PAPER = ROOT / "results/example/pilot/paper"
@@ -136,6 +140,30 @@ def test_i21_how_to_read_a_verdict_reads_one_of_the_example(cells: list[dict[str
     (cell,) = (c for c in cells if (c["contrast"], c["regime"]) == ("M+Adam over AdamW + Kahan", "nvfp4-bf16"))
     told = percent(cell["mean"], cell["interval_family"])
     assert f"**{cell['contrast']} in `nvfp4-bf16`: {told}, {cell['verdict']}.**" in words("docs/verdicts.md")
+
+
+def test_i20_the_readme_has_what_the_finished_runs_of_the_long_study_say() -> None:
+    """By SciPy from the archived runs: differences of paired seeds in ln(perplexity), with 95% t-intervals."""
+    runs = open_study(StudyPaths("long", ROOT / "results/example")).records / "runs/400k/1x"
+    regimes = ("bf16", "fp8", "fp8e4m3", "nvfp4")
+
+    def losses(masters: str, optimizer: str) -> list[float]:
+        folder = runs / f"{masters}-bf16" / optimizer
+        return [json.loads((folder / f"seed{seed}/summary.json").read_text())["val_loss"] for seed in range(6)]
+
+    def difference(a: list[float], b: list[float], sign: int) -> str:
+        each = [x - y for x, y in zip(a, b, strict=True)]
+        interval = stats.t.interval(0.95, len(each) - 1, loc=statistics.mean(each), scale=stats.sem(each))
+        return percent(statistics.mean(each), list(interval), sign)
+
+    costs = [difference(losses(masters, "adamw"), losses("fp32", "adamw"), -1) for masters in regimes]
+    told = "AdamW's perplexity grows by {} in bf16, {} in FP8 (E5M2), {} in FP8 (E4M3) and {} in NVFP4".format(*costs)
+    assert told in words("README.md")
+    gains = [
+        difference(losses(masters, "adamw"), losses(masters, "m-plus-adam"), 1) for masters in (*regimes, "fp32")
+    ]
+    told = "gain of M+Adam over AdamW is {} in bf16, {} in FP8 (E5M2), {} in FP8 (E4M3), {} in NVFP4, and {} with fp32 weights"
+    assert told.format(*gains) in words("README.md")
 
 
 # --- citation --------------------------------------------------------------------------------------------------------
