@@ -5,7 +5,9 @@ What the codes mean that it ends with is in `mpadam.exits`.
 
 import importlib
 import inspect
+import os
 import pkgutil
+import signal
 import sys
 import textwrap
 
@@ -20,7 +22,12 @@ def main(argv: list[str] | None = None) -> int:
     make_own()
     args = build_parser().parse_args(argv)
     try:
-        return int(args.run(args))
+        code = int(args.run(args))
+        print(end="", flush=True)
+        return code
+    except BrokenPipeError:  # whoever read the output has left; nor is there anywhere to say so
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except (ValueError, OSError, MissingExtraError) as error:
         print(f"mpadam {args.command}: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT

@@ -1,10 +1,11 @@
 """Whether torch.compile works here: it is tried, since a compiler that is there may lack headers or a place to write.
 
     compile_problem("cpu")        tries it: "" or, in one line, why not
-    remembered_problem("cpu")     the same without torch where this machine and environment were tried before
+    remembered_problem("cpu")     the same without torch where it has worked on this machine and environment before
 
-The outcome is remembered with what it depends on: interpreter, torch, compiler, headers, and the folder of compiled
-code. Only `run.yaml` is written by what is remembered; a training tries again.
+That it works is remembered with what it depends on: interpreter, torch, compiler, headers, and the folder of compiled
+code. A failure is not, since the compiler may have been killed, or the disk full. Only `run.yaml` is written by what is
+remembered; a training tries again.
 """
 
 import os
@@ -34,7 +35,7 @@ def compile_problem(device_type: str) -> str:
 
 
 def remembered_problem(device_type: str) -> str:
-    """`compile_problem`, from an earlier process if there was one; of CUDA, where no GPU is in sight, that of the CPU.
+    """`compile_problem`, or "" if it worked in an earlier process; of CUDA, where no GPU is in sight, that of the CPU.
 
     Triton builds its launchers with the same compiler and headers, so that is the nearest that can be tried there.
     """
@@ -46,7 +47,7 @@ def remembered_problem(device_type: str) -> str:
         circumstances = _circumstances(device_type)
     except (OSError, PackageNotFoundError):
         return find()
-    return remembered("compiles", circumstances, find)
+    return remembered("compiles", circumstances, find, lasts=lambda problem: not problem)
 
 
 def _missing(device_type: str) -> str:

@@ -28,8 +28,13 @@ from mpadam.inherited import INSTRUCTIONS
 Found = TypeVar("Found", str, bool)
 
 
-def remembered(name: str, circumstances: Sequence[str], find: Callable[[], Found]) -> Found:
-    """What `find` returns, from an earlier process of this user if there was one under these circumstances."""
+def remembered(
+    name: str, circumstances: Sequence[str], find: Callable[[], Found], lasts: Callable[[Found], bool] = lambda _: True
+) -> Found:
+    """What `find` returns, from an earlier process of this user if there was one under these circumstances.
+
+    lasts: whether an outcome is kept; one that may have a passing reason is not.
+    """
     try:
         digest = hashlib.sha256(json.dumps(circumstances).encode()).hexdigest()[:32]
         path = Path(tempfile.gettempdir(), f"mpadam-{os.getuid()}", f"{name}-{digest}.json")
@@ -39,9 +44,10 @@ def remembered(name: str, circumstances: Sequence[str], find: Callable[[], Found
         if path.stat().st_uid == os.getuid():
             return json.loads(path.read_text(encoding="utf-8"))[name]
     found = find()
-    with suppress(OSError):
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        write_text(path, json.dumps({name: found}))
+    if lasts(found):
+        with suppress(OSError):
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            write_text(path, json.dumps({name: found}))
     return found
 
 

@@ -1,6 +1,9 @@
 """The command line: a study by its name, what is suggested for a mistyped word, what an overlay lacks, prices."""
 
 import json
+import os
+import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -142,3 +145,20 @@ def test_a_price_is_a_number_above_zero(price: str, capsys: pytest.CaptureFixtur
 def test_a_study_on_cpus_has_no_price_of_a_gpu_hour(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "smoke", "--price-per-gpu-hour", "2.5"]) == 2
     assert "smoke trains on CPUs" in capsys.readouterr().err
+
+
+def test_i16_a_reader_that_leaves_ends_a_command_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`mpadam plan paper | true`: the code of SIGPIPE, as of other programs."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as broken:
+        monkeypatch.setattr(sys, "stdout", broken)
+        assert main(["plan", "paper"]) == 128 + signal.SIGPIPE
+    assert capfd.readouterr().err == ""
+
+
+def test_i16_a_command_without_an_output_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)  # as Python has it after  mpadam ... >&-
+    assert main(["plan", "paper"]) == 0
