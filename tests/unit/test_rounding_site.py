@@ -10,7 +10,7 @@ ROUNDING = {"encode", "rounding_on", "round_bf16", "round_to_grid", "round_on_sc
 #: who else calls a rounding, of what
 OTHERS = {
     "model/fp8/products.py": {"saturating_cast"},  # operands of FP8 products
-    "diagnostics/dataflow/trace.py": {"round_to_grid"},  # whether a tensor has values of a format
+    "diagnostics/dataflow.py": {"round_to_grid"},  # whether a tensor has values of a format
     "probes/layers.py": {"rounding_on"},  # the neighbours of a stored weight
     "model/capabilities.py": {"encode"},  # bytes of zeros
 }

@@ -10,7 +10,7 @@ import termios
 from tests.workflow.toy import SNAKEMAKE, Toy
 
 RUN = "nano/1x/bf16-bf16/adamw/seed1"
-STEP = "    session.optimizer.step()\n"
+STEP = "    _settle(session, gradients)\n    session.optimizer.step()\n"
 FAILS = STEP + '    raise ValueError("seen in the terminal")\n'
 COLUMNS = 40
 

@@ -14,7 +14,7 @@ from tests.workflow.toy import SNAKEMAKE, Toy, make_toy
 
 RUN = "nano/1x/bf16-bf16/adamw/seed0"
 SUMMARY = f"results/toy/runs/{RUN}/summary.json"
-STEP = "    session.optimizer.step()\n"
+STEP = "    _settle(session, gradients)\n    session.optimizer.step()\n"
 AT_STEP_7 = STEP + "    if gradients.step == 7:\n        import os, signal\n\n        {action}\n"
 
 

@@ -25,7 +25,7 @@ PLACE = 1
 IN_ALL = True
 CHECKED = {"figures/summary.csv": ("mean",)}
 
-LINE, LEFT, RIGHT, TOP, BOTTOM = 0.21, 2.75, 1.9, 0.55, 0.5  # inches: a line, and what is around the panel
+LINE, LEFT, RIGHT, TOP, BOTTOM = 0.21, 2.75, 2.05, 0.55, 0.5  # inches: a line, and what is around the panel
 _CHOSEN, _UNEQUAL = "*", "†"
 
 
