@@ -216,4 +216,6 @@ def test_i20_the_readme_has_the_shares_of_updates_that_survive_at_60m() -> None:
     relative = shares(f"{main}-relative", "multiplicative")
     assert relative[1:] == ["0%", "0%"]
     assert f"changes {relative[0]} in bf16 and nothing in FP8 and NVFP4" in text
-    assert {row["seeds"] for row in rows.values()} == {"1"}
+    seeds = {(row["optimizer"] in ("adamw", main), row["seeds"]) for row in rows.values()}
+    assert seeds == {(True, "3"), (False, "1")}
+    assert "three seeds (one for the relative form)" in text

@@ -51,6 +51,7 @@ ELSEWHERE = {
     r"--profile slurm\b": "tests/cluster/test_slurm.py; tests/workflow/test_slurm_profile.py, dry",
     r"--rdzv-backend": "needs several nodes; tests/unit/test_training_torchrun.py: one",
     r"--configfile studies/reference\.yaml": "tests/unit/test_from_reference_study.py: dry; its data are on the hub",
+    r"results/long/data/manifest": "tests/workflow/test_reruns.py: a study goes on from its archive",
     r"studies/one-cell\.yaml": "tests/unit/test_plan_study.py, its plan; it wants a GPU",
     r"all_paper$": "CI; what it makes, tests/workflow/test_paper_items.py",
     r"diagnose capabilities": "CI, in all_paper; a minute at the page's options",

@@ -4,13 +4,17 @@ import json
 import math
 import os
 import re
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from mpadam.cli import main
 from tests.workflow.toy import Toy, make_toy
 
+ROOT = Path(__file__).parents[2]
 TRAINING = re.compile("train|trial")
 FOLLOWS = {"aggregate", "claims", "site", "all"}
 
@@ -184,3 +188,21 @@ def test_s6_from_another_folder_the_error_is_clear(finished_toy: Toy, tmp_path: 
     done = finished_toy.snakemake("--dry-run", cwd=tmp_path)
     assert done.returncode != 0
     assert "profiles/local" in done.stderr
+
+
+def test_i20_a_study_goes_on_from_its_archive_as_results_readme_says(toy: Toy) -> None:
+    """Without the data's date, Snakemake deletes the summaries of finished runs and trains them again."""
+    archive, runs = toy.folder / "kept", summaries("adamw", "m-plus-adam")
+    assert main(["keep", str(toy.results), str(archive)]) == 0
+    readme = (ROOT / "results/README.md").read_text(encoding="utf-8")
+    told = [
+        "data/manifest.json --configfile",
+        "tar -xf results/example/long/runs.tar.xz",
+        "touch -d @0 results/long/data",
+    ]
+    assert sorted(told, key=readme.index) == told
+    shutil.rmtree(toy.results)
+    toy.done("results/toy/data/manifest.json")
+    subprocess.run(["tar", "-xf", archive / "runs.tar.xz", "-C", toy.results], check=True)
+    os.utime(toy.results / "data/manifest.json", (0, 0))
+    assert trainings(toy.planned(*runs)) == {}
