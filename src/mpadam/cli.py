@@ -7,6 +7,7 @@ import importlib
 import inspect
 import os
 import pkgutil
+import select
 import signal
 import sys
 import textwrap
@@ -25,12 +26,21 @@ def main(argv: list[str] | None = None) -> int:
         code = int(args.run(args))
         print(end="", flush=True)
         return code
-    except BrokenPipeError:  # whoever read the output has left; nor is there anywhere to say so
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
     except (ValueError, OSError, MissingExtraError) as error:
+        if isinstance(error, BrokenPipeError) and _has_no_reader():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes at its end
+            return 128 + signal.SIGPIPE
         print(f"mpadam {args.command}: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
+
+
+def _has_no_reader() -> bool:
+    """Whether standard output is a pipe that nobody reads any more; another pipe may break, too."""
+    if sys.stdout is None:
+        return False
+    poll = select.poll()
+    poll.register(sys.stdout, 0)
+    return bool(poll.poll(0))
 
 
 def build_parser() -> Parser:

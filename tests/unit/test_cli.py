@@ -1,5 +1,6 @@
 """The command line: a study by its name, what is suggested for a mistyped word, what an overlay lacks, prices."""
 
+import errno
 import json
 import os
 import signal
@@ -162,3 +163,18 @@ def test_i16_a_reader_that_leaves_ends_a_command_without_a_word(
 def test_i16_a_command_without_an_output_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)  # as Python has it after  mpadam ... >&-
     assert main(["plan", "paper"]) == 0
+
+
+def test_i16_another_broken_pipe_is_a_failure_with_a_message(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A tracker's socket, a compiler's worker: not the reader of standard output."""
+
+    def breaks(config: object, folder: object, **_: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("mpadam.plan.plan.make_plan", breaks)
+    with Path(os.devnull).open("w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        assert main(["plan", "paper"]) == 2
+    assert "Broken pipe" in capfd.readouterr().err

@@ -111,9 +111,9 @@ class UpdateProbe:
         """Whether the step that comes is measured; counts those that are left out for the time they would take."""
         if self.step % self.every:
             return False
-        dear = self._bounded and self._next_total() > _MOST * (time.perf_counter() - self._began)
-        self.left_out += dear
-        return not dear
+        too_long = self._bounded and self._next_total() > _MOST * (time.perf_counter() - self._began)
+        self.left_out += too_long
+        return not too_long
 
     def _next_total(self) -> float:
         """Seconds of all measurements, with one more as long as those before; 0 before the first."""
