@@ -268,6 +268,18 @@ def test_a_single_budget_has_its_regimes_along_the_axis(tmp_path: Path) -> None:
     assert len(crosses) == 1
 
 
+def test_i20_models_of_adamw_alone_have_no_panel_where_others_compare_optimizers(tmp_path: Path) -> None:
+    grids = [
+        {"name": "both", "budgets": [1], "models": ["tiny"], "optimizers": list(MAIN)},
+        {"name": "length", "budgets": [1], "models": ["small"], "optimizers": ["adamw"]},
+    ]
+    study = paper_study(tmp_path / "results", grids=grids)
+    assert {axes.get_title().split()[0] for axes in figure4_as_in_paper(collected(study)).figure.axes} == {"tiny"}
+    assert {axes.get_title().split(",")[0] for axes in figure4_all(collected(study)).figure.axes} == {"tiny"}
+    alone = paper_study(tmp_path / "alone", grids=grids[1:])
+    assert {axes.get_title().split()[0] for axes in figure4_as_in_paper(collected(alone)).figure.axes} == {"small"}
+
+
 # --- Figure 6 --------------------------------------------------------------------------------------------------------
 
 

@@ -378,6 +378,29 @@ def test_the_command_writes_every_file_and_prints_the_hash(
     )
 
 
+def test_i20_nothing_of_the_figure_of_claims_sticks_out_where_contrasts_have_long_names(tmp_path: Path) -> None:
+    regimes = {f"{m}-bf16": {"masters": m, "compute": "bf16"} for m in ("fp32", "bf16", "fp8e4m3")}
+    entries = ["adamw", "adamw-eco", "adamw-eco-sr", "m-plus-adam"]
+    optimizers = {**{entry: {"search": {"lr": [1e-3, 3e-3, 1e-2]}} for entry in entries[:3]}, entries[3]: MULT}
+    grids = [{"name": "main", "optimizers": entries}]
+    study = claims_study(
+        tmp_path / "eco", regimes=regimes, optimizers=optimizers, grids=grids, seeds=[0], tuning=SEARCHED
+    )
+    collected = collect(study.config, study.paths)
+    write_claims(verdicts(study), collected)
+    figure = from_folder("claims_figure", collected.paths.output).figure
+    figure.draw_without_rendering()
+    labels = [label.get_text() for axes in figure.axes for label in axes.get_yticklabels()]
+    assert "M+Adam in FP8 against AdamW + ECO + SR in bf16, fp8e4m3-bf16" in labels
+    for axes in figure.axes:
+        box = axes.get_tightbbox()
+        assert 0 <= box.x0 < box.x1 <= figure.bbox.x1, axes.get_title(loc="left")
+
+
+MULT = {"values": {"lr_mult": 4e-3}, "search": {"lr": [1e-3, 3e-3, 1e-2]}}
+SEARCHED = {"mode": "search", "trials": 3}
+
+
 def test_T6_a_study_without_a_run_has_verdicts_too(tmp_path: Path) -> None:
     study = claims_study(tmp_path / "none")
     for folder in ("runs", "tuning"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from analysis_fakes import FakeStudy
-from claims_samples import PLACE, WIGGLE, claims_study, gained_study, give, raise_cost, verdicts
+from claims_samples import CLAIMS_STUDY, PLACE, WIGGLE, claims_study, gained_study, give, raise_cost, verdicts
 from exhibits_made import maker
 from scipy import stats
 
@@ -76,6 +76,15 @@ def test_what_adamw_loses_is_told_for_each_regime_in_percent_with_its_interval(s
     told = [f"{100 * math.expm1(value):+.1f}" for value in (0.1, low, high)]
     assert rows["fp8-bf16"].text == f"{told[0]}% ({told[1]} to {told[2]})"
     assert (rows["fp8-bf16"].shown, rows["bf16-bf16"].shown) == ("yes", "no")
+
+
+def test_i20_only_what_varies_is_in_the_name_of_a_cell(tmp_path: Path) -> None:
+    """Two lengths at one budget: the models are named, and `1x` is not."""
+    tiny = CLAIMS_STUDY["models"]["tiny"]
+    study = claims_study(tmp_path / "lengths", models={"tiny": tiny, "tiny-long": {**tiny, "steps_1x": 100}}, seeds=[0])
+    assert [row.where for row in abstract_of(study).costs][:2] == ["tiny bf16-bf16", "tiny fp8-bf16"]
+    study = claims_study(tmp_path / "budgets", budgets=[1, 2], seeds=[0])
+    assert "2x fp8-bf16" in [row.where for row in abstract_of(study).costs]
 
 
 def test_two_seeds_give_directions_only(tmp_path: Path) -> None:

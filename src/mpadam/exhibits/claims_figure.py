@@ -28,9 +28,9 @@ NEEDS = "claims.json"
 PLACE = 40
 IN_ALL = True
 
-#: inches; HEADING: title and tick labels of a panel, TICKS: of these the part below it
+#: inches; HEADING: title and tick labels of a panel, TICKS: of these the part below it; MARGIN: left of the labels
 LINE, HEADING, TICKS = 0.18, 0.62, 0.3
-LEFT, RIGHT, TOP, BOTTOM = 4.0, 1.4, 0.7, 0.4
+MARGIN, RIGHT, TOP, BOTTOM = 0.2, 1.4, 0.7, 0.4
 _SIGNS = {HOLDS: "+ ", FAILS: "× ", OPEN: "? "}
 _NUMBERS = ("mean", "low", "high", "family_low", "family_high")
 _COLUMNS = ["claim", "contrast", "where", "n", "mean", "low", "high", "family_low", "family_high", "verdict"]
@@ -46,7 +46,7 @@ def make(source: Source) -> Picture:
     known = costs(claims)
     kinds = {claim["id"]: [outcome.kind for outcome in outcomes(claim, known)] for claim in shown}
     frame = cells_shown(shown)
-    figure, axes = _places([len(claim["cells"]) for claim in shown] or [3])
+    figure, axes = _places([len(claim["cells"]) for claim in shown] or [3], kit.width(frame["label"]))
     for ax, claim in zip(axes, shown, strict=False):
         own = frame[frame["claim"] == claim["id"]].reset_index(drop=True)
         told = how(claim, kinds[claim["id"]]).partition(";")[0]
@@ -66,21 +66,24 @@ def cells_shown(shown: Sequence[Record]) -> pd.DataFrame:
     scales = {(cell["model"], cell["budget"]) for _, cell in pairs}
     frame = pd.DataFrame([tidy(claim, cell) for claim, cell in pairs], columns=[*_COLUMNS, "diverged", "regime"])
     runs = [cell_of(cell["cell"]) for _, cell in pairs]
-    alone = frame["regime"].where(frame["regime"].ne("") & (len(scales) == 1), frame["where"])
+    place = frame["regime"].where(frame["regime"].ne("") & (len(scales) == 1), frame["where"])
+    several = frame.groupby("claim")["contrast"].transform("nunique") > 1
     return frame.astype(dict.fromkeys(_NUMBERS, "float64")).assign(
-        optimizer=[one.optimizer if one else "" for one in runs], place=alone
+        optimizer=[one.optimizer if one else "" for one in runs],
+        label=place.where(~several, frame["contrast"] + ", " + place),
     )
 
 
-def _places(lines: Sequence[int]) -> tuple[Figure, list[Axes]]:
+def _places(lines: Sequence[int], labels: float) -> tuple[Figure, list[Axes]]:
     """A figure with a panel of so many lines each, one below the other; laid out by hand, in inches, for there may be
-    twenty panels, and the solver of matplotlib takes half a minute over them."""
+    twenty panels, and the solver of matplotlib takes half a minute over them. labels: width of the longest."""
+    left = MARGIN + labels + 0.2
     height = TOP + sum(LINE * n + HEADING for n in lines) + BOTTOM
     figure = Figure((WIDTH, height))
     axes, bottom = [], height - TOP
     for n in lines:
         bottom -= LINE * n + HEADING
-        place = (LEFT / WIDTH, (bottom + TICKS) / height, (WIDTH - LEFT - RIGHT) / WIDTH, LINE * n / height)
+        place = (left / WIDTH, (bottom + TICKS) / height, (WIDTH - left - RIGHT) / WIDTH, LINE * n / height)
         axes.append(figure.add_axes(place))
     return figure, axes
 
@@ -108,12 +111,12 @@ def _draw(axes: Axes, claim: Record, cells: pd.DataFrame, title: str) -> None:
     for threshold in {claim["threshold"], -claim["threshold"] if two_sided else claim["threshold"]}:
         axes.axvline(100 * gain(threshold), color=GREY, linestyle=kit.DASHED, linewidth=1)
     axes.axvline(0, color=BLACK, linewidth=0.6)
-    several = cells["contrast"].nunique() > 1
-    axes.set_yticks(range(len(cells)), cells["contrast"] + ", " + cells["place"] if several else cells["place"])
+    axes.set_yticks(range(len(cells)), cells["label"])
     axes.set_ylim(len(cells) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
     axes.locator_params(axis="x", nbins=6)
-    axes.set_title(title, loc="left", x=-0.95 * LEFT / (WIDTH - LEFT - RIGHT))
+    box = axes.get_position()
+    axes.set_title(title, loc="left", x=(MARGIN / WIDTH - box.x0) / box.width)
 
 
 def _legend(figure: Figure) -> None:

@@ -5,7 +5,7 @@ one regime cross or part as the budget grows.
 
 from collections.abc import Sequence
 
-from mpadam.analysis.cells import Cell, cells
+from mpadam.analysis.cells import BASELINE, Cell, cells
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.entries import MAIN, with_runs, without_levels
 from mpadam.exhibits.kit.perplexity import Panel, panel_of, perplexity_picture
@@ -28,11 +28,17 @@ def make(source: Source) -> Picture:
     """All lines for `all`; for `all_paper` those that the paper shows, and no others."""
     study = source.collected
     shown = with_runs(study, _in_paper) if study.paths.view else without_levels(study)
-    return perplexity_picture(NAME, TITLE, by_model(study, cells(shown.runs)))
+    return perplexity_picture(NAME, TITLE, by_model(study, compared(cells(shown.runs))))
 
 
 def _in_paper(regime: str, optimizer: str) -> bool:
     return (regime in PAPER_REGIMES and optimizer in MAIN) or (regime, optimizer) == PAPER_EXTRA
+
+
+def compared(found: Sequence[Cell]) -> list[Cell]:
+    """Cells of the models that train with more than AdamW, if there are any: elsewhere there is nothing to compare."""
+    several = {cell.key.model for cell in found if cell.key.optimizer != BASELINE}
+    return [cell for cell in found if cell.key.model in several or not several]
 
 
 def by_model(study: Collected, found: Sequence[Cell]) -> list[Panel]:

@@ -10,7 +10,7 @@ from mpadam.analysis.cells import BASELINE, Cell, cells
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.entries import main_entries
 from mpadam.analysis.style import regime_styles
-from mpadam.exhibits.figure4 import by_model
+from mpadam.exhibits.figure4 import by_model, compared
 from mpadam.exhibits.kit.perplexity import Panel, panel_of, perplexity_picture
 from mpadam.exhibits.kit.pictures import Picture
 from mpadam.exhibits.source import Source
@@ -25,7 +25,7 @@ MOST_LINES = 8  # in a panel that a reader can follow
 
 def make(source: Source) -> Picture:
     study = source.collected
-    found = cells(main_entries(study).runs)
+    found = compared(cells(main_entries(study).runs))
     shown = by_model(study, found)
     crowded = any(len(panel.lines) > MOST_LINES for panel in shown)
     if crowded:

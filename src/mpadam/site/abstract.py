@@ -25,7 +25,10 @@ _ONE_BY_ONE = 2  # cells that are told each
 
 @dataclass(frozen=True)
 class Cost:
-    """What AdamW loses in a regime, with model and budget in a study with several. shown: yes, no, or why neither."""
+    """What AdamW loses in a regime. where: the regime, with model or budget where a study has several of them.
+
+    shown: yes, no, or why neither.
+    """
 
     where: str
     text: str
@@ -50,8 +53,7 @@ def abstract(collected: Collected, claims: dict[str, Any] | None) -> Abstract:
         ("Certainty", [_certainty(effects)]),
         ("Limits", _limits(collected, effects, claims)),
     ]
-    single = len({(cell.model, cell.budget) for cell in effects.costs}) == 1
-    return Abstract(sentences, [_cost(cell, cell.regime if single else cell.where) for cell in effects.costs])
+    return Abstract(sentences, _costs(effects.costs))
 
 
 # --- what was tested -------------------------------------------------------------------------------------------------
@@ -267,6 +269,15 @@ def _of_updates(collected: Collected) -> list[tuple[str, list[str]]]:
 
 def _is_shown(cell: ClaimCell) -> bool:
     return cell.interval is not None and cell.interval[0] > 0
+
+
+def _costs(found: Sequence[ClaimCell]) -> list[Cost]:
+    models, budgets = {cell.model for cell in found}, {cell.budget for cell in found}
+    places = [
+        (cell.model if len(models) > 1 else "", f"{cell.budget}x" if len(budgets) > 1 else "", cell.regime)
+        for cell in found
+    ]
+    return [_cost(cell, " ".join(filter(None, place))) for cell, place in zip(found, places, strict=True)]
 
 
 def _cost(cell: ClaimCell, where: str) -> Cost:

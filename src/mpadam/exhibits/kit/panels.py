@@ -6,12 +6,14 @@ from typing import Any
 import seaborn.objects as so
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from mpadam.analysis.style import OptimizerStyle
-from mpadam.exhibits.kit.pictures import THEME, WIDTH
+from mpadam.exhibits.kit.pictures import TEXT, THEME, WIDTH
 
 INK, MUTED = "#444444", "#555555"
 DOTTED, DASHED = (0, (1, 1.5)), (0, (5, 2))
@@ -104,6 +106,12 @@ def fixed_ticks(axes: Axes, places: Sequence[float], labels: Iterable[str], *, r
     axes.xaxis.set_minor_locator(NullLocator())
     slanted: dict[str, Any] = {"rotation": rotation, "ha": "right", "rotation_mode": "anchor"} if rotation else {}
     axes.set_xticklabels(list(labels), **slanted)
+
+
+def width(labels: Iterable[str]) -> float:
+    """Inches that the longest of these labels of ticks takes; 0 without any."""
+    font = FontProperties(family=THEME["font.sans-serif"], size=TEXT)
+    return max((TextPath((0, 0), label, prop=font).get_extents().x1 / 72 for label in labels), default=0.0)
 
 
 # --- legends ---------------------------------------------------------------------------------------------------------
