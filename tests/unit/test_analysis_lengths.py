@@ -57,7 +57,7 @@ def choose(study: FakeStudy, model: str, regime: str, rate: float, loss: float =
 
 
 def probe(study: FakeStudy, survived: int, **labels: Any) -> None:
-    """One look: 1,000 intended updates of a projection, and of a norm none that survives."""
+    """One probe: 1,000 intended updates of a projection, and of a norm none that survives."""
     counts = {"attention": survived, "norm": 0}
     survival = {
         role: {"bins": [-5], "weights": [1000], "additive": {"intended": [1000], "survived": [kept]}}

@@ -1,4 +1,4 @@
-"""Claims that looks along training, diagnostics and tuning trials answer."""
+"""Claims that probes along training, diagnostics and tuning trials answer."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def study(tmp_path: Path) -> FakeStudy:
     return gained_study(tmp_path / "results")
 
 
-# --- looks and diagnostics -------------------------------------------------------------------------------------------
+# --- probes and diagnostics ------------------------------------------------------------------------------------------
 
 
-def write_looks(study: FakeStudy, entry: str, looks: Callable[[int], list[dict[str, Any]]]) -> None:
-    """Looks of the five runs of a cell in bf16-bf16, made from their seeds."""
+def write_probes(study: FakeStudy, entry: str, probes: Callable[[int], list[dict[str, Any]]]) -> None:
+    """Probes of the five runs of a cell in bf16-bf16, made from their seeds."""
     for seed in study.config.seeds:
         labels = {**PLACE, "optimizer": entry, "seed": seed}
         spec = {"training": {"steps": 50}, "optimizer": {"state_dtype": "bf16"}}
         study.edit_summary({"spec": spec, "hyperparameters": {"beta2": 0.98}}, **labels)
-        lines = "".join(json.dumps(line) + "\n" for line in looks(seed))
+        lines = "".join(json.dumps(line) + "\n" for line in probes(seed))
         (study.folder(**labels) / "probes.jsonl").write_text(lines)
 
 
-def look(step: int, **parts: Any) -> dict[str, Any]:
+def probe(step: int, **parts: Any) -> dict[str, Any]:
     """A line of probes.jsonl with these parts of it."""
     measures = {"cosine": 0.5, "at_least": 0.1, "at_most": 0.1}
     line = {"step": step, "loss": {"before": 5.0, "after": 4.9}, "survival": {}, "staleness": {}}
@@ -58,18 +58,18 @@ def test_survival_is_counted_among_the_largest_weights_of_projections(study: Fak
     def counts(top: int) -> dict[str, list[int]]:
         return {"intended": [0, 85, 10], "survived": [0, 80, top]}
 
-    def looks(seed: int) -> list[dict[str, Any]]:
+    def probes(seed: int) -> list[dict[str, Any]]:
         attention = {"bins": ["zero", -6, -2], "weights": [5, 85, 10], "additive": counts(1)}
         embedding = {"intended": [1000], "survived": [0]}
         survival = {
             "attention": {**attention, "multiplicative": counts(6 + seed // 2)},
             "embedding": {"bins": [-2], "weights": [1000], "additive": embedding, "multiplicative": embedding},
         }
-        return [look(50, survival=survival)]
+        return [probe(50, survival=survival)]
 
-    write_looks(study, "m-plus-adam", looks)
+    write_probes(study, "m-plus-adam", probes)
     own = {"attention": {"bins": [-2], "weights": [10], "additive": {"intended": [10], "survived": [2]}}}
-    write_looks(study, "adamw", lambda _: [look(50, survival=own)])
+    write_probes(study, "adamw", lambda _: [probe(50, survival=own)])
     found = judged(study, "survival")
     (one,) = [cell for cell in found.cells if cell.regime == "bf16-bf16"]
     assert list(one.values.values()) == pytest.approx([0.4, 0.4, 0.5, 0.5, 0.6])
@@ -81,9 +81,9 @@ def test_survival_is_counted_among_the_largest_weights_of_projections(study: Fak
 
 def test_looks_are_averaged_over_a_run_by_what_they_counted(study: FakeStudy) -> None:
     losses = [{"before": 5.0, "after": after} for after in (5.1, 4.9, 4.9)]
-    write_looks(study, "m-plus-adam", lambda _: [look(10 * k, loss=loss) for k, loss in enumerate(losses)])
+    write_probes(study, "m-plus-adam", lambda _: [probe(10 * k, loss=loss) for k, loss in enumerate(losses)])
     states = [{"v": {"entries": 50, "due": due, "stale": stale}} for due, stale in ((30, 15), (10, 1), (0, 0))]
-    write_looks(study, "adamw", lambda _: [look(10 * k, staleness=state) for k, state in enumerate(states)])
+    write_probes(study, "adamw", lambda _: [probe(10 * k, staleness=state) for k, state in enumerate(states)])
     assert cell_of(study, "10").mean == pytest.approx(2 / 3)
     assert cell_of(study, "10").verdict == "contradicted"
     assert cell_of(study, "stale", contrast="AdamW").mean == pytest.approx(0.4)
@@ -91,7 +91,7 @@ def test_looks_are_averaged_over_a_run_by_what_they_counted(study: FakeStudy) ->
 
 
 def test_looks_of_a_diverged_run_do_not_count(study: FakeStudy) -> None:
-    write_looks(study, "m-plus-adam", lambda _: [look(10)])
+    write_probes(study, "m-plus-adam", lambda _: [probe(10)])
     study.diverge(**PLACE, optimizer="m-plus-adam", seed=4)
     assert cell_of(study, "10").reason == "4 of 5 seeds are in; no verdict before all are"
 

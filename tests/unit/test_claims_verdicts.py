@@ -50,17 +50,17 @@ def test_a_cell_is_decided_by_the_side_of_the_threshold(
 @pytest.mark.parametrize(
     ("counted", "verdict", "reason"),
     [
-        ((20, 20), "inconclusive", "20 of 20 looks; 368 such looks would decide"),
+        ((20, 20), "inconclusive", "20 of 20 probes; 368 such probes would decide"),
         ((368, 368), "supported", "shown to be above 0.99"),
-        ((367, 367), "inconclusive", "367 of 367 looks; 368 such looks would decide"),
-        ((19, 20), "inconclusive", "19 of 20 looks"),
+        ((367, 367), "inconclusive", "367 of 367 probes; 368 such probes would decide"),
+        ((19, 20), "inconclusive", "19 of 20 probes"),
         ((15, 20), "contradicted", "shown to be below 0.99"),
     ],
 )
-def test_a_share_of_looks_is_held_against_how_many_there_were(
+def test_a_share_of_probes_is_held_against_how_many_there_were(
     counted: tuple[int, int], verdict: str, reason: str
 ) -> None:
-    """Five seeds that say 1.0 have no spread, and yet twenty looks do not show a share above 0.99."""
+    """Five seeds that say 1.0 have no spread, and yet twenty probes do not show a share above 0.99."""
     metric = {"kind": "probe", "quantity": "loss_fell", "contrasts": [{**CONTRAST, "terms": CONTRAST["terms"][:1]}]}
     found = alone(replace(cell((1.0,) * 5), counted=counted), threshold=0.99, metric=metric)
     assert (found.verdict, found.reason) == (verdict, reason)

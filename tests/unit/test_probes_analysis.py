@@ -1,4 +1,4 @@
-"""Looks of runs as a table and figures: every look once, counts that add up, regimes and optimizers in their panels."""
+"""Probes of runs as a table and figures: each probe once, counts that add up, a panel for each regime."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from matplotlib import image
 
 from mpadam.analysis import probes as module
 from mpadam.analysis.collect import collect
-from mpadam.analysis.probes import COLUMNS, read_looks
+from mpadam.analysis.probes import COLUMNS, read_probes
 from mpadam.cli import main
 from mpadam.exhibits.descent import descent_means
 from mpadam.exhibits.registry import needing
@@ -24,7 +24,7 @@ KEY = ["model", "budget", "regime", "optimizer", "seed"]
 
 
 def line(step, *, survived=400, weights=1000, branches=("additive",), fell=True, cosine=0.5, stale=30):
-    """A look with two roles: attention with weights at zero, in 2**-6 and in 2**-5, a norm with one at 1."""
+    """A probe with two roles: attention with weights at zero, in 2**-6 and in 2**-5, a norm with one at 1."""
     attention = {"bins": ["zero", -6, -5], "weights": [weights // 2, weights // 2, weights]}
     for branch in branches:
         counts = [0 if branch == "multiplicative" else weights // 2, weights // 2, weights]
@@ -76,7 +76,7 @@ def write(study, key, lines):
 
 
 def looks_of(study):
-    return read_looks(collect(study.config, study.paths))
+    return read_probes(collect(study.config, study.paths))
 
 
 def test_every_look_is_in_the_table_once_with_its_counts(study):
@@ -114,7 +114,7 @@ def test_many_looks_are_told_in_parts_whose_counts_add_up(study, monkeypatch):
     write(study, key, [line(step, survived=100 * step, fell=step % 2 == 0, stale=step) for step in range(1, 10)])
     table = looks_of(study).table
     own = table[(table[KEY].astype(str) == [str(getattr(key, name)) for name in KEY]).all(axis=1)]
-    assert sorted(own["step"].unique()) == [3, 5, 7, 9]  # 3 + 2 + 2 + 2 looks
+    assert sorted(own["step"].unique()) == [3, 5, 7, 9]  # 3 + 2 + 2 + 2 probes
     rows = own.set_index(["step", "quantity", "branch", "role", "bin"])
     assert rows.loc[(3, "survival", "additive", "attention", "-5"), ["value", "count"]].tolist() == [0.2, 3000]
     assert rows.loc[(9, "survival", "additive", "attention", "-5"), ["value", "count"]].tolist() == [0.85, 2000]
@@ -180,7 +180,7 @@ def test_the_command_writes_what_the_rule_declares(study):
     made = study.paths.root / "paper"
     table = pd.read_csv(made / "tables" / "probes.csv", keep_default_na=False, dtype={"bin": "str"})
     assert len(table) == len(looks_of(study).table)
-    names = [exhibit.name for exhibit in needing("looks", study.config)]
+    names = [exhibit.name for exhibit in needing("probes", study.config)]
     assert set(names) == {"survival-fp32-bf16", "survival-bf16-bf16", "descent", "staleness"}
     written = {path.name for path in (made / "figures").iterdir()}
     assert written == {name + suffix for name in names for suffix in (".svg", ".pdf", ".png", ".json", ".csv")}
@@ -189,4 +189,4 @@ def test_the_command_writes_what_the_rule_declares(study):
 
 
 def test_where_nothing_is_looked_at_no_figure_is_asked_for(tmp_path):
-    assert needing("looks", fake_study(tmp_path / "results").config) == []
+    assert needing("probes", fake_study(tmp_path / "results").config) == []

@@ -13,7 +13,7 @@ from training_runs import assert_same_run, make_data, make_run, train
 
 from mpadam import AdamW, MPlusAdam
 from mpadam.analysis.collect import collect
-from mpadam.analysis.probes import read_looks
+from mpadam.analysis.probes import read_probes
 from mpadam.exhibits.layers import layer_shares
 from mpadam.exhibits.registry import exhibits
 from mpadam.exhibits.sizes import sizes
@@ -188,16 +188,16 @@ def study(tmp_path):
 
 
 def test_rows_of_layers_are_summed_over_seeds(study):
-    looks = read_looks(collect(study.config, study.paths))
+    probes = read_probes(collect(study.config, study.paths))
     model = with_gradients(model_of())
     once = survey_layers(model, optimizer_of(model, AdamW, weight_format="bf16"))
-    own = layer_shares(looks)
+    own = layer_shares(probes)
     own = own[(own["regime"] == "bf16-bf16") & (own["optimizer"] == "adamw") & (own["role"] == "attention")]
     expected = [one["additive"] for one in once["layers"] if one["role"] == "attention"]
     seeds = len({key.seed for key in run_keys(study.config)})
     assert own["layer"].tolist() == [0, 1]
     assert own["survived"].tolist() == [seeds * one["survived"] for one in expected]
-    found = sizes(looks)
+    found = sizes(probes)
     shares = found[found["quantity"] == "octave"].groupby(["regime", "optimizer", "branch"])["value"].sum()
     assert np.allclose(shares, 1.0)
     steps = found[(found["quantity"] == "step_size") & (found["optimizer"] == "adamw")]
@@ -219,7 +219,7 @@ def test_the_table_of_updates_has_a_row_per_branch(study):
 
 def test_a_report_of_updates_compares_no_perplexities(study):
     made = exhibits(study.config)
-    assert {exhibit.needs for exhibit in made} == {"looks", "diagnostics/survival-grid"}
+    assert {exhibit.needs for exhibit in made} == {"probes", "diagnostics/survival-grid"}
     assert {"layers", "sizes", "updates"} <= {exhibit.name for exhibit in made}
     without = study.config.model_copy(update={"report": "all", "training": study.config.training.model_copy(
         update={"probe_layers": False})})  # fmt: skip

@@ -1,4 +1,4 @@
-"""Looks at updates while training: no bit of the run changes, and a stopped run has the lines of a whole one."""
+"""Probes of updates while training: no bit of the run changes, and a stopped run has the lines of a whole one."""
 
 import json
 import math

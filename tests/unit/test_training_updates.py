@@ -349,7 +349,7 @@ def test_o10_checking_rarely_still_tells_step_and_last_finite_loss(tmp_path, dat
 
 
 def test_i18_gradients_are_not_kept_until_they_are_looked_at(tmp_path, data, monkeypatch):
-    """A thousand updates between two looks would otherwise need the memory of a thousand gradients."""
+    """A thousand updates between two checks would otherwise need the memory of a thousand gradients."""
     folder, good, seen = rarely_checked(tmp_path / "run", data, 1000), loop.update, []
 
     def watch(session, gradients):

@@ -73,7 +73,7 @@ def _made(folder: str, names: list[str]) -> list[str]:
 
 
 def test_tables_and_claims_are_what_the_summaries_give(remade: Path, records: Path) -> None:
-    """Of every run, and byte for byte, but for the long table of looks, which is not kept."""
+    """Of every run, and byte for byte, but for the long table of probes, which is not kept."""
     assert (remade / "paper/tables/table2.txt").is_file()
     runs = (remade / "paper/tables/runs.csv").read_text().splitlines()[1:]
     assert len(runs) == len(list(records.glob("runs/*/*/*/*/*/summary.json")))

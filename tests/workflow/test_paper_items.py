@@ -58,7 +58,7 @@ def test_every_file_of_every_exhibit_has_a_rule_and_all_paper_asks_for_it(tmp_pa
     wanted = exhibits(load_study([ROOT / "config.yaml", toy.folder / "toy.yaml"]))
     targets = [f"results/toy/paper/{path}" for exhibit in wanted for path in exhibit.files]
     planned, all_paper = toy.planned(*targets), toy.planned("all_paper")
-    kinds = [(exhibit.folder, exhibit.needs) for exhibit in wanted if exhibit.needs != "looks"]
+    kinds = [(exhibit.folder, exhibit.needs) for exhibit in wanted if exhibit.needs != "probes"]
     for found in (planned, all_paper):
         assert found["table"] == sum(folder == "tables" for folder, _ in kinds)
         assert found["figure"] == sum(folder == "figures" for folder, _ in kinds)

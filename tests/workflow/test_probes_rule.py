@@ -1,4 +1,4 @@
-"""The rule of looks: its command makes every file that it declares, and a study without looks does not ask for it."""
+"""The rule of probes: its command makes every file that it declares, and a study without probes does not ask for it."""
 
 from pathlib import Path
 

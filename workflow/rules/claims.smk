@@ -1,6 +1,6 @@
 # A verdict on every claim.
 #
-# Inputs:  what the tables are made of; of `all_paper` also the diagnostics and the looks at updates along training. The
+# Inputs:  what the tables are made of; of `all_paper` also the diagnostics and the probes of updates along training. The
 #          claims themselves are part of the source: an edit to one remakes the verdicts, and no run
 # Outputs: results/<study>/claims.json, which the table and the forest plot `claims` are made of
 # Steps:   one local job, seconds
@@ -12,7 +12,7 @@ rule claims:
         manifest=f"{ROOT}/data/manifest.json",
         summaries=STUDY.summaries_of_view,
         selections=STUDY.selections_of_view,
-        looks=STUDY.for_paper(rules.probes.output.table if EXHIBITS.together() else []),
+        probes=STUDY.for_paper(rules.probes.output.table if EXHIBITS.together() else []),
         diagnostics=STUDY.for_paper(
             expand(f"{PAPER}/diagnostics/{{kind}}", kind=DIAGNOSTICS)
         ),

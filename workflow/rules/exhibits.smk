@@ -53,9 +53,9 @@ rule figure:
         "mpadam exhibit figures/{wildcards.figure} --folder {params.folder:q} > {log:q} 2>&1"
 
 
-# What runs saw when they looked at their updates (training.probe_every): every figure in one job, since reading the
-# looks takes longer than drawing them. The probes.jsonl of a run is no output of training, for it has to survive an
-# attempt that fails, and no two runs of one summary differ in it. Where no update is looked at, nobody asks for them.
+# What the probes of runs gave (training.probe_every): every figure in one job, since reading the
+# probes takes longer than drawing them. The probes.jsonl of a run is no output of training, for it has to survive an
+# attempt that fails, and no two runs of one summary differ in it. Where no update is probed, nobody asks for them.
 
 if EXHIBITS.together():
 

@@ -1,16 +1,16 @@
-"""Looks at updates along training: the probes.jsonl of every run of a study as one table.
+"""Probes of updates along training: the probes.jsonl of every run of a study as one table.
 
-    model, budget, regime, optimizer, seed, step     whose look, and when
+    model, budget, regime, optimizer, seed, step     whose probe, and when
     quantity, branch, role, bin, value, count        what it saw
 
 | quantity | branch | role | bin | value | count |
 |---|---|---|---|---|---|
 | survival | additive, multiplicative, both | embedding, ... | exponent | share that survives | intended |
 | weights | | embedding, ... | exponent | share of the role's weights | weights |
-| cosine, at_least, at_most | additive, ln, log2 | all, embedding, ... | | see mpadam.probes.descent | looks |
-| undefined | multiplicative | all, embedding, ... | | weights without a logarithm | looks |
-| loss_before, loss_after | | | | nats a token, of the same batch | looks |
-| loss_fell | | | | share of looks; absent where the rates were zero | looks |
+| cosine, at_least, at_most | additive, ln, log2 | all, embedding, ... | | see mpadam.probes.descent | probes |
+| undefined | multiplicative | all, embedding, ... | | weights without a logarithm | probes |
+| loss_before, loss_after | | | | nats a token, of the same batch | probes |
+| loss_fell | | | | share of probes; absent where the rates were zero | probes |
 | stale | v, v_e, v_r | | | share of due entries that stay | due |
 | layer_survival | additive, multiplicative, both | attention, mlp | layer | share that survives | intended |
 | layer_size | weight, additive, multiplicative, both | attention, mlp | layer | RMS of weight or step | weights |
@@ -19,8 +19,8 @@
 
 The last four are there if probes record layers (`training.probe_layers`, see mpadam.probes.layers). Octave e holds
 steps of 2**e to 2**(e + 1) spacings of the stored format. Bin e holds 2**e <= |w| < 2**(e + 1), and -inf what is zero.
-A run that diverged has the looks before it did. What a run has not looked at is not there; a run of more than PARTS
-looks is told in so many parts (see `in_parts`).
+A run that diverged has the probes before it did. What a run has not probed is not there; a run of more than PARTS
+probes is told in so many parts (see `in_parts`).
 """
 
 import math
@@ -40,14 +40,14 @@ _KEY = ("model", "budget", "regime", "optimizer", "seed")
 _WORDS = ("quantity", "branch", "role", "bin")
 _ABOUT = ("steps", "beta2", "state_dtype")
 COLUMNS = (*_KEY, "step", *_WORDS, "value", "count")
-PARTS = 10  # of a run that has more looks than that: the table of the paper's study would be too large to open
+PARTS = 10  # of a run that has more probes than that: the table of the paper's study would be too large to open
 Row = tuple[str, str, str, str, float, int]  # from quantity on
 _DISTRIBUTIONS = ("weights", "octave")  # quantities whose values are shares of the sum of their counts
 _SEPARATE = ("bins", "weights")  # of a role's survival: the rest are branches
 
 
 @dataclass(frozen=True)
-class Looks:
+class Probes:
     """table: `COLUMNS`, and what a figure groups by: planned `steps` of the run, `beta2` and `state_dtype`."""
 
     table: pd.DataFrame
@@ -60,8 +60,8 @@ class Looks:
         return self.table[list(COLUMNS)].to_csv(index=False, lineterminator="\n")
 
 
-def read_looks(collected: Collected) -> Looks:
-    """The looks of every run that has ended, in the grid's order."""
+def read_probes(collected: Collected) -> Probes:
+    """The probes of every run that has ended, in the grid's order."""
     ended = collected.runs[collected.runs["status"].isin(("completed", "diverged"))]
     frames = [_empty()]
     for run in ended.to_dict("records"):
@@ -70,11 +70,11 @@ def read_looks(collected: Collected) -> Looks:
             key = {column: run[column] for column in _KEY}
             frames.append(in_parts(_frame(RunFolder(folder).probes)).assign(**key, **_about(folder)))
     table = pd.concat(frames, ignore_index=True)[[*COLUMNS, *_ABOUT]]
-    return Looks(table.astype(dict.fromkeys((*_KEY[:1], *_KEY[2:4], *_WORDS, "state_dtype"), "category")))
+    return Probes(table.astype(dict.fromkeys((*_KEY[:1], *_KEY[2:4], *_WORDS, "state_dtype"), "category")))
 
 
 def _empty() -> pd.DataFrame:
-    """No look, with the type of every column."""
+    """No probe, with the type of every column."""
     kinds = {**dict.fromkeys((*_KEY, *_WORDS, "state_dtype"), "str"), **dict.fromkeys(("value", "beta2"), "float64")}
     whole = dict.fromkeys(("budget", "seed", "step", "count", "steps"), "int64")
     return pd.DataFrame(columns=[*COLUMNS, *_ABOUT]).astype(kinds | whole)
@@ -86,8 +86,8 @@ def _frame(path: Path) -> pd.DataFrame:
 
 
 def in_parts(rows: pd.DataFrame) -> pd.DataFrame:
-    """A run of more than PARTS looks in so many equal parts: counts summed, values averaged by what each counted (so a
-    share is that of the sums), the step that of the last look of the part."""
+    """A run of more than PARTS probes in so many equal parts: counts summed, values averaged by what each counted (so a
+    share is that of the sums), the step that of the last probe of the part."""
     steps = sorted(rows["step"].unique())
     if len(steps) <= PARTS:
         return rows
@@ -102,22 +102,23 @@ def in_parts(rows: pd.DataFrame) -> pd.DataFrame:
     keys = ["step", *_WORDS]
     merged = weighed.groupby(keys, sort=False)[["sum", "weight", "count"]].sum().reset_index()
     value = merged["sum"] / merged["weight"].where(merged["weight"] > 0)
-    held = merged["quantity"].isin(_DISTRIBUTIONS)  # a bin that a look found empty has no row of it
+    held = merged["quantity"].isin(_DISTRIBUTIONS)  # a bin that a probe found empty has no row of it
     whole = merged[held].groupby(keys[:-1], sort=False)["count"].transform("sum")
     value[held] = merged.loc[held, "count"] / whole
     return merged.assign(value=value)[["step", *_WORDS, "value", "count"]]
 
 
-def largest_bins(weights: pd.DataFrame, look: list[str], share: float) -> pd.DataFrame:
-    """For each look (its columns `look`) the highest bins of |w| that together hold at least this share of the weights.
+def largest_bins(weights: pd.DataFrame, probe: list[str], share: float) -> pd.DataFrame:
+    """For each probe (its columns `probe`) the highest bins of |w| that together hold at least this share of its
+    weights.
 
-    weights: rows of the quantity of that name.  Returns the columns `look` and bin.
+    weights: rows of the quantity of that name.  Returns the columns `probe` and bin.
     """
-    held = weights.groupby([*look, "bin"], sort=False)["count"].sum().reset_index()
+    held = weights.groupby([*probe, "bin"], sort=False)["count"].sum().reset_index()
     held = held.assign(exponent=pd.to_numeric(held["bin"])).sort_values("exponent", ascending=False, kind="stable")
-    counts = held.groupby(look)["count"]
+    counts = held.groupby(probe)["count"]
     above = counts.cumsum() - held["count"]
-    return held.loc[above < share * counts.transform("sum"), [*look, "bin"]]
+    return held.loc[above < share * counts.transform("sum"), [*probe, "bin"]]
 
 
 def _about(folder: Path) -> dict[str, Any]:

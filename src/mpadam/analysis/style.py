@@ -1,8 +1,8 @@
-"""One map of names, order and looks, so that an optimizer or a regime is the same thing in every table and figure.
+"""One map of names, order and styles, so that an optimizer or a regime is the same thing in every table and figure.
 
 An optimizer has a colour (Okabe and Ito's, which colour-blind readers tell apart) and a marker; a regime has a dash. So
 lines stay apart in print, in grey, and for everybody. What is not listed keeps its own name and takes the next spare
-look, in the order in which the study declares it.
+style, in the order in which the study declares it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +15,7 @@ BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
 VERMILLION, ORANGE, PURPLE = "#D55E00", "#E69F00", "#CC79A7"
 
 Dash = str | tuple[float, tuple[float, ...]]
-Look = TypeVar("Look")
+Style = TypeVar("Style")
 
 COLOURS = (GREEN, PURPLE, ORANGE, SKY, BLACK, BLUE, VERMILLION, GREY)
 _SPARE_DASHES: tuple[Dash, ...] = ((0, (2, 2)), (0, (5, 1)), (0, (2, 1, 1, 1)), (0, (9, 3)))
@@ -78,9 +78,9 @@ SYMBOLS = {
 
 
 def optimizer_styles(entries: Iterable[str]) -> dict[str, OptimizerStyle]:
-    """Looks of these entries, in the order to show them."""
+    """Styles of these entries, in the order to show them."""
     taken = {(style.marker, style.colour) for style in OPTIMIZERS.values()}
-    spare = cycle(look for look in product("dH8o^sDvp", COLOURS) if look not in taken)
+    spare = cycle(pair for pair in product("dH8o^sDvp", COLOURS) if pair not in taken)
 
     def new(name: str) -> OptimizerStyle:
         marker, colour = next(spare)
@@ -95,8 +95,8 @@ def regime_styles(regimes: Iterable[str]) -> dict[str, Dash]:
     return _in_order(regimes, REGIMES, lambda _: next(spare))
 
 
-def _in_order(names: Iterable[str], known: Mapping[str, Look], new: Callable[[str], Look]) -> dict[str, Look]:
+def _in_order(names: Iterable[str], known: Mapping[str, Style], new: Callable[[str], Style]) -> dict[str, Style]:
     """Known names in their own order, then the others in that of `names`."""
     wanted = list(dict.fromkeys(names))
-    looks = {name: look for name, look in known.items() if name in wanted}
-    return looks | {name: new(name) for name in wanted if name not in looks}
+    found = {name: style for name, style in known.items() if name in wanted}
+    return found | {name: new(name) for name in wanted if name not in found}

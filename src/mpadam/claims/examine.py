@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mpadam.analysis.collect import Collected
-from mpadam.analysis.probes import Looks, read_looks
+from mpadam.analysis.probes import Probes, read_probes
 from mpadam.atomic import write_json
 from mpadam.claims.cells import Grid, grid_of, slots
 from mpadam.claims.data import Claim, Claims, Exact, Fit, Metric, Perplexity, Probe, Rates, Trend, optimizers_of
@@ -40,7 +40,7 @@ def examine(collected: Collected, claims: Claims, *, diagnostics: Path, pooled: 
     """
     check_optimizers(claims, collected.config.optimizers)
     wanted = [claim for claim in claims.claims if collected.config.report == "all" or is_of_updates(claim)]
-    study = _Study(collected, diagnostics, grid_of(collected), perplexities(collected), read_looks(collected))
+    study = _Study(collected, diagnostics, grid_of(collected), perplexities(collected), read_probes(collected))
     judged: dict[str, Judged] = {}
     for claim in sorted(wanted, key=lambda claim: bool(getattr(claim.metric, "of", ()))):
         judged[claim.id] = judge(claim, _samples(claim.metric, study, judged), alpha=claims.alpha, pooled=pooled)
@@ -73,7 +73,7 @@ class _Study:
     diagnostics: Path
     grid: Grid
     numbers: Numbers
-    looks: Looks
+    probes: Probes
 
 
 def _samples(metric: Metric, study: _Study, judged: Mapping[str, Judged]) -> list[ClaimCell]:
@@ -102,8 +102,8 @@ def _of_runs(metric: Perplexity | Trend, study: _Study) -> list[ClaimCell]:
 
 
 def _of_probes(metric: Probe, study: _Study) -> list[ClaimCell]:
-    """Quantities noted along training; nothing to show where no run has looked."""
-    numbers = probe_numbers(metric, study.looks, study.collected)
+    """Quantities noted along training; nothing to show where no run has probes."""
+    numbers = probe_numbers(metric, study.probes, study.collected)
     if not numbers:
         return []
     found = []
@@ -111,7 +111,7 @@ def _of_probes(metric: Probe, study: _Study) -> list[ClaimCell]:
         one = sample(slot, numbers, None)
         if len({key.optimizer for key in slot.keys}) > 1:  # each at rates of its own
             one = with_rates(one, slot, study.collected)
-        found.append(replace(one, counted=counted(metric, one, study.looks)) if one.values else one)
+        found.append(replace(one, counted=counted(metric, one, study.probes)) if one.values else one)
     return found
 
 

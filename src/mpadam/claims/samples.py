@@ -14,7 +14,7 @@ import pandas as pd
 
 from mpadam.analysis.cells import CellKey
 from mpadam.analysis.collect import Collected
-from mpadam.analysis.probes import Looks, largest_bins
+from mpadam.analysis.probes import Probes, largest_bins
 from mpadam.claims.cells import Slot, Source, Weighted
 from mpadam.claims.data import Probe
 from mpadam.claims.statistics import Share, Spread, spread
@@ -51,7 +51,7 @@ class ClaimCell:
         be said.
     edges: "entry: rate" for every rate that is not bracketed (`study.tuning`).
     exact: the numbers come from a computation without chance: there is one, and no seed.
-    counted: where the number is a share of looks, in how many of how many it held, all seeds together.
+    counted: where the number is a share of probes, in how many of how many it held, all seeds together.
     runs: folders of the runs behind it, relative to the study's; cell: what the claim is about, the first that its
         contrast counts against.
 
@@ -105,7 +105,7 @@ class ClaimCell:
 
     @property
     def ruler(self) -> Spread | Share | None:
-        """What intervals and p-values are of: the spread over seeds, or a share of looks."""
+        """What intervals and p-values are of: the spread over seeds, or a share of probes."""
         return Share(*self.counted) if self.counted and self.spread else self.spread
 
     @property
@@ -201,31 +201,31 @@ def _both_sides(terms: Weighted, diverged: Sequence[Source]) -> bool:
     return len({weight > 0 for source, weight in terms if source in diverged}) == 2
 
 
-# --- what runs saw when they looked at their updates, a number per run ------------------------------------------------
+# --- what the probes of runs gave, a number per run ------------------------------------------------------------------
 
 
 _RUN = ["model", "budget", "regime", "optimizer", "seed"]
 _WEIGHTS = "weights"  # the quantity that says how many weights a bin holds
 
 
-def probe_numbers(metric: Probe, looks: Looks, collected: Collected) -> Numbers:
-    """The mean over looks of every run that completed, each look weighted by what it counted."""
+def probe_numbers(metric: Probe, probes: Probes, collected: Collected) -> Numbers:
+    """The mean over probes of every run that completed, each probe weighted by what it counted."""
     done = collected.runs[collected.runs["status"] == "completed"]
     folders = {tuple(run[column] for column in _RUN): str(run["folder"]) for run in done.to_dict("records")}
     branches = {term.branch for contrast in metric.contrasts for term in contrast.terms}
     found = {}
     for branch in branches:
-        for (model, budget, regime, optimizer, seed), value in _means(_chosen(metric, branch, looks)):
+        for (model, budget, regime, optimizer, seed), value in _means(_chosen(metric, branch, probes)):
             if (folder := folders.get((model, budget, regime, optimizer, seed))) is not None:
                 found[Source(CellKey(model, budget, regime, optimizer), branch), seed] = Number(value, folder)
     return found
 
 
-def counted(metric: Probe, sample: ClaimCell, looks: Looks) -> tuple[int, int] | None:
-    """In how many looks of how many it held, where the quantity is whether the loss fell: all seeds of the cell."""
+def counted(metric: Probe, sample: ClaimCell, probes: Probes) -> tuple[int, int] | None:
+    """In how many probes of how many it held, where the quantity is whether the loss fell: all seeds of the cell."""
     if metric.quantity != "loss_fell" or sample.cell is None:
         return None
-    rows = _chosen(metric, None, looks)
+    rows = _chosen(metric, None, probes)
     here = (rows[["model", "budget", "regime", "optimizer"]] == list(vars(sample.cell).values())).all(axis=1)
     own = rows[here & rows["seed"].isin(list(sample.values))]
     return round(float((own["value"].astype(float) * own["count"]).sum())), int(own["count"].sum())
@@ -237,14 +237,14 @@ def _means(rows: pd.DataFrame) -> Iterator[tuple[tuple[str, int, str, str, int],
         yield labels, float(value)  # type: ignore[misc]  # groupby types its keys as Hashable
 
 
-def _chosen(metric: Probe, branch: str | None, looks: Looks) -> pd.DataFrame:
+def _chosen(metric: Probe, branch: str | None, probes: Probes) -> pd.DataFrame:
     """Rows with a number, of the quantity, the branch, and of the roles and magnitudes that the claim names."""
-    rows = _of_roles(looks.of(metric.quantity), metric)
+    rows = _of_roles(probes.of(metric.quantity), metric)
     wanted = rows["value"].notna() & (rows["count"] > 0)
     rows = rows[wanted if branch is None else wanted & (rows["branch"] == branch)]
     if metric.largest is None or rows.empty:
         return rows
-    top = largest_bins(_of_roles(looks.of(_WEIGHTS), metric), [*_RUN, "step"], metric.largest)
+    top = largest_bins(_of_roles(probes.of(_WEIGHTS), metric), [*_RUN, "step"], metric.largest)
     return rows.merge(top, on=[*_RUN, "step", "bin"])
 
 

@@ -80,8 +80,8 @@ class Flips:
 
 @dataclass(frozen=True)
 class Share:
-    """`k` of `n` looks: a binomial share. Every step may have lowered the loss, and Student's interval of as many ones
-    has no width; that of a share knows how few looks there were."""
+    """`k` of `n` probes: a binomial share. Every step may have lowered the loss, and Student's interval of as many ones
+    has no width; that of a share knows how few probes there were."""
 
     k: int
     n: int
@@ -104,8 +104,8 @@ class Share:
         """The exact tail of at most so many."""
         return float(bdtr(self.k, self.n, threshold))
 
-    def looks_needed(self, threshold: float, alpha: float) -> int | None:
-        """Looks that would show a share above `threshold`, were it 1 as seen; None where it was not."""
+    def probes_needed(self, threshold: float, alpha: float) -> int | None:
+        """Probes that would show a share above `threshold`, were it 1 as seen; None where it was not."""
         return math.ceil(math.log(alpha / 2) / math.log(threshold)) if self.k == self.n and 0 < threshold < 1 else None
 
 

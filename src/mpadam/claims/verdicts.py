@@ -163,17 +163,17 @@ def _decided(claim: Claim, cell: ClaimCell, p_holm: float, alpha: float) -> Clai
     if cell.reason or cell.diverged:
         return replace(cell, verdict=INCONCLUSIVE, reason=cell.reason or "a run diverged")
     if cell.counted:
-        return replace(cell, verdict=INCONCLUSIVE, reason=_too_few_looks(claim, cell, alpha))
+        return replace(cell, verdict=INCONCLUSIVE, reason=_too_few_probes(claim, cell, alpha))
     needed = _needed(claim, cell, alpha)
     text = f"about {needed} seeds would decide" if needed else _BEYOND
     return replace(cell, verdict=INCONCLUSIVE, reason=text, seeds_needed=needed)
 
 
-def _too_few_looks(claim: Claim, cell: ClaimCell, alpha: float) -> str:
+def _too_few_probes(claim: Claim, cell: ClaimCell, alpha: float) -> str:
     assert cell.counted is not None
     k, n = cell.counted
-    needed = Share(k, n).looks_needed(claim.threshold, alpha / cell.family_size)
-    return f"{k} of {n} looks" + (f"; {needed} such looks would decide" if needed else "")
+    needed = Share(k, n).probes_needed(claim.threshold, alpha / cell.family_size)
+    return f"{k} of {n} probes" + (f"; {needed} such probes would decide" if needed else "")
 
 
 def _needed(claim: Claim, cell: ClaimCell, alpha: float) -> int | None:

@@ -20,7 +20,7 @@ def run(args: Namespace) -> int:
     source = source_of(collect(config, paths))
     table = paths.output / "tables" / f"{PROBES}.csv"
     table.parent.mkdir(parents=True, exist_ok=True)
-    write_text(table, source.looks.to_csv())
-    write(needing("looks", config), source)
-    print(f"{table}: {len(source.looks.table):,} rows")
+    write_text(table, source.probes.to_csv())
+    write(needing("probes", config), source)
+    print(f"{table}: {len(source.probes.table):,} rows")
     return 0

@@ -112,7 +112,7 @@ def _forms(axes: Axes, shown: Ablation) -> None:
             kit.plot(frame, y="at", x="mean", color="optimizer", marker="optimizer")
             .add(so.Dot(), legend=False)
             .add(so.Range(), xmin="low", xmax="high", orient="y", legend=False)
-            .scale(**kit.looks(styles))
+            .scale(**kit.styled(styles))
         )
         kit.draw(drawn, axes)
         axes.margins(x=0.1)
@@ -149,10 +149,10 @@ def _cells(shown: Ablation) -> list[Cell]:
 
 
 def _entries(shown: Ablation, reference: Cell | None) -> list[Line2D]:
-    look: dict[str, Any] = {"color": _METHOD.colour, "marker": _METHOD.marker, "linestyle": "none"}
+    style: dict[str, Any] = {"color": _METHOD.colour, "marker": _METHOD.marker, "linestyle": "none"}
     found = [
-        kit.line("own value", **look),
-        kit.line("changed", markerfacecolor="white", **look),
+        kit.line("own value", **style),
+        kit.line("changed", markerfacecolor="white", **style),
         kit.line(f"{_METHOD.label}, unchanged", color=_METHOD.colour, linestyle=kit.DOTTED),
     ]
     if reference is not None and reference.perplexity is not None:

@@ -100,7 +100,7 @@ def _draw(axes: Axes, claim: Record, cells: pd.DataFrame, title: str) -> None:
             .add(so.Range(linewidth=0.9), xmin="family_low", xmax="family_high", orient="y", legend=False)
             .add(so.Range(linewidth=2.6), xmin="low", xmax="high", orient="y", legend=False)
             .add(so.Dot(pointsize=6, edgewidth=1.2), marker="optimizer", fill="decided", legend=False)
-            .scale(**kit.looks(styles, fill={True: True, False: False}))
+            .scale(**kit.styled(styles, fill={True: True, False: False}))
         )
         kit.draw(drawn, axes)
     for at, (kind, diverged, optimizer) in enumerate(zip(*(cells[c] for c in _TOLD), strict=True)):

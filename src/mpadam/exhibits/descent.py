@@ -6,7 +6,7 @@ import seaborn.objects as so
 from matplotlib.axes import Axes
 
 from mpadam.analysis.entries import MAIN
-from mpadam.analysis.probes import Looks
+from mpadam.analysis.probes import Probes
 from mpadam.analysis.style import Dash, OptimizerStyle, optimizer_styles, regime_styles
 from mpadam.exhibits.kit import panels as kit
 from mpadam.exhibits.kit.pictures import Picture, alternative
@@ -14,21 +14,21 @@ from mpadam.exhibits.source import Source
 
 NAME = "descent"
 TITLE = "Descent along training"
-NEEDS = "looks"
+NEEDS = "probes"
 
 COLUMNS = 4
 HEIGHTS = (1.4, 0.8)  # inches: of a panel of cosines, and of the one of the loss below it
-INTERVALS = 10  # of a run, within which looks are averaged
+INTERVALS = 10  # of a run, within which probes are averaged
 #: branch -> dash: z as log2(1 + u_m) has the same cosine
 BRANCHES: dict[str, Dash] = {"additive": "-", "ln": (0, (2, 1.2))}
 
 
-def descent_means(looks: Looks) -> pd.DataFrame:
-    """regime, optimizer, quantity, branch, progress -> mean over the looks of an interval, and count.
+def descent_means(probes: Probes) -> pd.DataFrame:
+    """regime, optimizer, quantity, branch, progress -> mean over the probes of an interval, and count.
 
     Quantities: `cosine` over all parameters, and `loss_fell`. progress: end of the interval as share of the run.
     """
-    rows = looks.of("cosine", "loss_fell")
+    rows = probes.of("cosine", "loss_fell")
     rows = rows[rows["branch"].isin(BRANCHES) & (rows["role"] == "all") | (rows["quantity"] == "loss_fell")]
     entries = set(rows["optimizer"])
     if entries & set(MAIN):
@@ -46,7 +46,7 @@ def _up(x: float) -> int:
 
 
 def make(source: Source) -> Picture:
-    means = descent_means(source.looks)
+    means = descent_means(source.probes)
     optimizers = optimizer_styles(means["optimizer"].tolist())
     regimes = list(regime_styles(means["regime"].tolist()))
     figure, pairs = kit.pairs(
@@ -75,7 +75,7 @@ def _lines(axes: Axes, means: pd.DataFrame, optimizers: dict[str, OptimizerStyle
     drawn = (
         kit.plot(means, x="progress", y="mean", color="optimizer", marker="optimizer", linestyle="branch")
         .add(so.Path(pointsize=3, linewidth=1.2), legend=False)
-        .scale(**kit.looks(optimizers, linestyle={**BRANCHES, "": "-"}))
+        .scale(**kit.styled(optimizers, linestyle={**BRANCHES, "": "-"}))
     )
     kit.draw(drawn, axes)
     axes.set(xlim=(0, 1.05), ylim=(-0.08, 1.08), xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])

@@ -33,12 +33,12 @@ def make(source: Source) -> Picture:
     figure, panels = kit.panels(len(tasks), columns=2, height=2.9, sharex=True, sharey=True)
     for number, (task, axes) in enumerate(zip(tasks, panels, strict=True)):
         own = found[found["task"] == task]
-        looks = lines.scales(methods)
+        scales = lines.scales(methods)
         drawn = (
             kit.plot(own, x="update", y="mean", color="method")
             .add(BAND, ymin="low", ymax="high", legend=False)
             .add(so.Dot(pointsize=4.5), data=_marked(own, methods, updates), marker="method", legend=False)
-            .scale(color=looks["color"], marker=looks["marker"])
+            .scale(color=scales["color"], marker=scales["marker"])
         )
         kit.draw(drawn, axes)
         lines.draw(axes, own, methods, x="update", y="mean")

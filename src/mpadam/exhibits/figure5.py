@@ -76,11 +76,11 @@ def _along(found: pd.DataFrame, chosen: pd.DataFrame, rate: str) -> pd.DataFrame
 
 def _draw(axes: Axes, points: pd.DataFrame, rate: str, methods: list[str]) -> None:
     drawn = kit.plot(points, x=rate, y="shown", color="method").add(BAND, ymin="low", ymax="high", legend=False)
-    looks = lines.scales(methods)
-    kit.draw(drawn.scale(color=looks["color"]), axes)
+    scales = lines.scales(methods)
+    kit.draw(drawn.scale(color=scales["color"]), axes)
     lines.draw(axes, points, methods, x=rate, y="shown", markers=True)
     for method, own in points.groupby("method"):
-        colour = looks["color"][method]
+        colour = scales["color"][method]
         beyond = own[own["shown"].isna()]
         axes.plot(beyond[rate], [TOP] * len(beyond), color=colour, **{**kit.CROSS, "markersize": 5})
         circled = own[own[rate] == own[f"chosen_{rate}"]]

@@ -5,7 +5,7 @@ for every branch alone, in attention and in MLPs. Look at whether what the survi
 import pandas as pd
 from matplotlib.axes import Axes
 
-from mpadam.analysis.probes import Looks
+from mpadam.analysis.probes import Probes
 from mpadam.analysis.style import regime_styles
 from mpadam.exhibits.kit import panels as kit
 from mpadam.exhibits.kit.lines import BranchLines, branch_lines, draw_branches
@@ -15,16 +15,16 @@ from mpadam.exhibits.updates import ROLES
 
 NAME = "layers"
 TITLE = "Which updates survive along training, by layer"
-NEEDS = "looks"
+NEEDS = "probes"
 PLACE = 114
 OF_LAYERS = True
 
 COLUMNS, HEIGHTS = 3, (1.8, 1.8)
 
 
-def layer_shares(looks: Looks) -> pd.DataFrame:
-    """regime, optimizer, branch, role, layer -> intended, survived, share: summed over all looks of all seeds."""
-    rows = looks.of("layer_survival").rename(columns={"bin": "layer", "count": "intended"})
+def layer_shares(probes: Probes) -> pd.DataFrame:
+    """regime, optimizer, branch, role, layer -> intended, survived, share: summed over all probes of all seeds."""
+    rows = probes.of("layer_survival").rename(columns={"bin": "layer", "count": "intended"})
     rows = rows.assign(survived=(rows["value"] * rows["intended"]).round().astype("int64"))
     rows = rows.assign(layer=pd.to_numeric(rows["layer"]))
     keys = ["regime", "optimizer", "branch", "role", "layer"]
@@ -33,7 +33,7 @@ def layer_shares(looks: Looks) -> pd.DataFrame:
 
 
 def make(source: Source) -> Picture:
-    shares = layer_shares(source.looks)
+    shares = layer_shares(source.probes)
     shown = shares[shares["branch"] != "both"]
     lines = branch_lines(zip(shown["optimizer"], shown["branch"], strict=True))
     regimes = list(regime_styles(shown["regime"].tolist()))
@@ -46,7 +46,7 @@ def make(source: Source) -> Picture:
             axes.set(ylabel="" if place % COLUMNS else f"{role}\nshare that survives")
         pair[0].set_title(name)
         pair[1].set_xlabel("layer")
-    kit.legend(figure, {"": [kit.line(**look) for look in lines.values()]})
+    kit.legend(figure, {"": [kit.line(**style) for style in lines.values()]})
     alt = alternative("Share of surviving updates against the layer", regimes, "The CSV file next to the figure")
     return Picture(NAME, TITLE, figure, _CAPTION, alt, shares)
 

@@ -16,7 +16,7 @@ from matplotlib.ticker import NullLocator
 from mpadam.analysis.cells import BASELINE, Cell, CellKey, cells
 from mpadam.analysis.collect import Collected
 from mpadam.analysis.entries import fp32_regime, with_runs
-from mpadam.analysis.probes import read_looks
+from mpadam.analysis.probes import read_probes
 from mpadam.analysis.statistics import estimate
 from mpadam.analysis.style import COLOURS, regime_styles
 from mpadam.analysis.texts import number_text
@@ -122,9 +122,9 @@ def _trial_updates(study: Collected, model: str) -> int:
 
 def _lost(adamw: Collected) -> pd.DataFrame:
     """model, budget, regime -> percent of the intended updates of projections that no run stored, and their number."""
-    looks = read_looks(adamw).of("survival")
-    looks = looks[looks["role"].isin(PROJECTIONS)]
-    sums = looks.assign(survived=looks["value"] * looks["count"]).groupby(_KEYS, sort=False)[["count", "survived"]]
+    probes = read_probes(adamw).of("survival")
+    probes = probes[probes["role"].isin(PROJECTIONS)]
+    sums = probes.assign(survived=probes["value"] * probes["count"]).groupby(_KEYS, sort=False)[["count", "survived"]]
     summed = sums.sum().reset_index().rename(columns={"count": "intended"})
     return summed.assign(lost=100 * (1 - summed["survived"] / summed["intended"])).drop(columns="survived")
 
@@ -137,13 +137,13 @@ def make(source: Source) -> Picture:
         figure, (axes,) = kit.panels(0, columns=1, height=0.6, empty=_ALONE)
         axes.axis("off")
         return Picture(NAME, TITLE, figure, _ALONE, alternative(TITLE, [], "The CSV file next to the figure"), found)
-    looks = {
+    styles = {
         name: {"color": colour, "linestyle": dash}
         for (name, dash), colour in zip(regime_styles(found["regime"]).items(), cycle(COLOURS))
     }
     figure, panels = kit.panels(len(PANELS) * len(shapes), columns=len(PANELS), height=HEIGHT)
     for axes, (shape, column) in zip(panels, product(shapes, PANELS), strict=True):
-        _draw(axes, found[found["shape"] == shape], column, looks)
+        _draw(axes, found[found["shape"] == shape], column, styles)
         axes.set_title(PANELS[column][2])
         if column == "gap" and len(shapes) > 1:
             axes.set_ylabel(shape)
@@ -155,7 +155,7 @@ def make(source: Source) -> Picture:
         )
         if there
     ]
-    entries = [kit.line(name, marker="o", **look) for name, look in looks.items()]
+    entries = [kit.line(name, marker="o", **style) for name, style in styles.items()]
     kit.legend(figure, {"weights-compute": entries, **({"hollow": marks} if marks else {})})
     alt = alternative(
         "Gap of AdamW to fp32 weights, share of lost updates and best rate against updates",
@@ -165,21 +165,21 @@ def make(source: Source) -> Picture:
     return Picture(NAME, TITLE, figure, _caption(study, found), alt, found)
 
 
-def _draw(axes: Axes, own: pd.DataFrame, column: str, looks: Mapping[str, dict[str, Any]]) -> None:
+def _draw(axes: Axes, own: pd.DataFrame, column: str, styles: Mapping[str, dict[str, Any]]) -> None:
     """One line per regime, moved apart sideways; filled where the point is of seeds, or its rate is bracketed."""
     at, filled, _, without = PANELS[column]
     known = own.assign(by_seeds=own["source"].eq("runs"))[own[column].notna()]
     if known.empty:
         kit.say(axes, without)
         return
-    for place, (regime, look) in enumerate(looks.items()):
+    for place, (regime, style) in enumerate(styles.items()):
         line = known[known["regime"] == regime]
-        x = line[at].astype(float) * 2.0 ** (ASIDE * (place - (len(looks) - 1) / 2))
-        axes.plot(x, line[column].astype(float), **look)
+        x = line[at].astype(float) * 2.0 ** (ASIDE * (place - (len(styles) - 1) / 2))
+        axes.plot(x, line[column].astype(float), **style)
         if column == "gap":
-            axes.vlines(x, line["low"].astype(float), line["high"].astype(float), color=look["color"])
-        fill = [look["color"] if whole else "white" for whole in line[filled]]
-        axes.scatter(x, line[column].astype(float), s=25, color=fill, edgecolors=look["color"], zorder=3)
+            axes.vlines(x, line["low"].astype(float), line["high"].astype(float), color=style["color"])
+        fill = [style["color"] if whole else "white" for whole in line[filled]]
+        axes.scatter(x, line[column].astype(float), s=25, color=fill, edgecolors=style["color"], zorder=3)
     if column == "gap":
         axes.axhline(0, color=kit.INK, linewidth=0.8)
     places = sorted(set(known[at]))

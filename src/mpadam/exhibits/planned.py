@@ -11,7 +11,7 @@ from mpadam.imports import code_of
 from mpadam.study.config import StudyConfig
 from mpadam.study.diagnostics import KINDS
 
-BATCH = "looks"  # exhibits that one job makes together, since reading every look takes longer than drawing it
+BATCH = "probes"  # exhibits that one job makes together, since reading every probe takes longer than drawing it
 _RUNS = ("study.yaml", "tables/runs.csv")
 
 

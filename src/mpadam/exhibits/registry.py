@@ -4,10 +4,10 @@ An exhibit is a module of `mpadam.exhibits` with
 
     NAME        of its files; with `{regime}` or `{figure}` in it one exhibit for each regime, or figure, of the study
     TITLE       of the table or figure, also in Snakemake's report, where its docstring stands below it
-    NEEDS       "runs", "looks", "claims.json", "diagnostics/<kind>", "measure/<kind>.json", or "" for the code alone
+    NEEDS       "runs", "probes", "claims.json", "diagnostics/<kind>", "measure/<kind>.json", or "" for the code alone
     PLACE       on the page, from 1; without one it comes last, by name
     IN_ALL      whether `all` makes it too, not only `all_paper`; of runs and claims alone
-    OF_LAYERS   whether it needs looks at each layer (`training.probe_layers`)
+    OF_LAYERS   whether it needs probes of each layer (`training.probe_layers`)
     CHECKED     file -> columns that must hold a finite number (CSV), or () for a record that must not be empty (JSON)
     make        (source) -> Table | Picture, which also says what it is; (source, regime) of one for each regime
 """
@@ -33,7 +33,7 @@ SUFFIXES = {"tables": (".csv", ".md", ".tex", ".txt", ".json"), "figures": (".sv
 _FOLDERS = {"Table": "tables", "Picture": "figures"}
 _LAST = 1_000
 #: NEEDS of what a report of updates has: probes, and Figure 1, which shows one update of each rule without training
-OF_UPDATES = ("looks", "diagnostics/survival-grid")
+OF_UPDATES = ("probes", "diagnostics/survival-grid")
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,11 @@ def _members(exhibit: Exhibit, config: StudyConfig) -> list[Exhibit]:
 
 
 def _is_asked_for(exhibit: Exhibit, config: StudyConfig) -> bool:
-    """Of looks, where runs look; where the report is about updates, of what shows them alone."""
+    """Of probes, where the study has them; where the report is about updates, of what shows them alone."""
     if config.report == "updates" and exhibit.needs not in OF_UPDATES:
         return False
-    looks = config.training.probe_every is not None
-    return exhibit.needs != "looks" or (looks and (config.training.probe_layers or not exhibit.of_layers))
+    probes = config.training.probe_every is not None
+    return exhibit.needs != "probes" or (probes and (config.training.probe_layers or not exhibit.of_layers))
 
 
 def _member(exhibit: Exhibit, axis: str, key: str) -> Exhibit:

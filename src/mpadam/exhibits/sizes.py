@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from mpadam.analysis.probes import Looks
+from mpadam.analysis.probes import Probes
 from mpadam.analysis.style import regime_styles
 from mpadam.exhibits.kit import panels as kit
 from mpadam.exhibits.kit.lines import BranchLines, branch_lines, draw_branches
@@ -15,7 +15,7 @@ from mpadam.exhibits.source import Source
 
 NAME = "sizes"
 TITLE = "How large steps are along training"
-NEEDS = "looks"
+NEEDS = "probes"
 PLACE = 112
 OF_LAYERS = True
 
@@ -25,13 +25,13 @@ ZERO = "-inf"
 _KEYS = ["regime", "optimizer", "branch"]
 
 
-def sizes(looks: Looks) -> pd.DataFrame:
-    """regime, optimizer, branch, quantity, exponent -> value, count: over all looks of all seeds, and all projections.
+def sizes(probes: Probes) -> pd.DataFrame:
+    """regime, optimizer, branch, quantity, exponent -> value, count: over all probes of all seeds, and all projections.
 
     step_size: mean |step| of weights of 2**exponent <= |w| < 2**(exponent + 1).  octave: share of the steps with
     2**exponent <= |step| / spacing < 2**(exponent + 1).
     """
-    rows = looks.of("step_size", "octave")
+    rows = probes.of("step_size", "octave")
     rows = rows[rows["bin"] != ZERO]
     rows = rows.assign(exponent=pd.to_numeric(rows["bin"]), sum=rows["value"] * rows["count"])
     keys = [*_KEYS, "quantity", "exponent"]
@@ -43,7 +43,7 @@ def sizes(looks: Looks) -> pd.DataFrame:
 
 
 def make(source: Source) -> Picture:
-    found = sizes(source.looks)
+    found = sizes(source.probes)
     shown = found[(found["branch"] != "both") & ((found["quantity"] == "octave") | (found["count"] >= FEWEST))]
     lines = branch_lines(zip(shown["optimizer"], shown["branch"], strict=True))
     regimes = list(regime_styles(shown["regime"].tolist()))
@@ -62,7 +62,7 @@ def make(source: Source) -> Picture:
             axes.xaxis.set_major_formatter(lambda x, _: f"$2^{{{x:.0f}}}$")
             axes.tick_params(labelleft=not inside)
     half = kit.line("half a spacing", color=kit.MUTED, linestyle=kit.DASHED)
-    kit.legend(figure, {"": [*(kit.line(**look) for look in lines.values()), half]})
+    kit.legend(figure, {"": [*(kit.line(**style) for style in lines.values()), half]})
     alt = alternative("Sizes of steps against |w|, and over spacing", regimes, "The CSV file next to the figure")
     return Picture(NAME, TITLE, figure, _CAPTION, alt, found)
 

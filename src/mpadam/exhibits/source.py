@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from mpadam.analysis.collect import Collected, read_collected
-from mpadam.analysis.probes import Looks, read_looks
+from mpadam.analysis.probes import Probes, read_probes
 from mpadam.presence import is_there
 from mpadam.study.load import ConfigError, load_study
 from mpadam.study.paths import StudyPaths
@@ -30,8 +30,8 @@ class Source:
         return read_collected(config, StudyPaths(root.name, root.parent, view))
 
     @cached_property
-    def looks(self) -> Looks:
-        return read_looks(self.collected)
+    def probes(self) -> Probes:
+        return read_probes(self.collected)
 
     def record(self, name: str) -> Any:
         """A JSON file in the folder. Raises ConfigError where it is not there or torn."""

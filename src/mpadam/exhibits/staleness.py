@@ -3,7 +3,7 @@
 import pandas as pd
 import seaborn.objects as so
 
-from mpadam.analysis.probes import Looks
+from mpadam.analysis.probes import Probes
 from mpadam.analysis.style import BLUE, GREEN, VERMILLION
 from mpadam.exhibits.kit import panels as kit
 from mpadam.exhibits.kit.pictures import Picture, alternative
@@ -11,7 +11,7 @@ from mpadam.exhibits.source import Source
 
 NAME = "staleness"
 TITLE = "Stale second moments along training"
-NEEDS = "looks"
+NEEDS = "probes"
 
 #: state -> colour, marker, label
 STATES = {
@@ -23,9 +23,9 @@ _APART = 0.24  # between the states of one place on the axis
 _SPREAD = 0.16  # of the points of one state, so that equal ones do not hide each other
 
 
-def stale_shares(looks: Looks) -> pd.DataFrame:
-    """state_dtype, beta2, state, regime, optimizer -> due, stale, share: summed over all looks."""
-    rows = looks.of("stale").rename(columns={"branch": "state", "count": "due"})
+def stale_shares(probes: Probes) -> pd.DataFrame:
+    """state_dtype, beta2, state, regime, optimizer -> due, stale, share: summed over all probes."""
+    rows = probes.of("stale").rename(columns={"branch": "state", "count": "due"})
     rows = rows[rows["due"] > 0]
     rows = rows.assign(stale=(rows["value"] * rows["due"]).round().astype("int64"))
     keys = ["state_dtype", "beta2", "state", "regime", "optimizer"]
@@ -34,10 +34,10 @@ def stale_shares(looks: Looks) -> pd.DataFrame:
 
 
 def make(source: Source) -> Picture:
-    shares = stale_shares(source.looks)
+    shares = stale_shares(source.probes)
     places = list(dict.fromkeys(zip(shares["state_dtype"], shares["beta2"], strict=True)))
     names = [f"{dtype}\n{beta2:g}" for dtype, beta2 in places]
-    looks = {
+    scales = {
         "color": {name: colour for name, (colour, _, _) in STATES.items()},
         "marker": {name: marker for name, (_, marker, _) in STATES.items()},
     }
@@ -45,7 +45,7 @@ def make(source: Source) -> Picture:
     if places:
         points = _placed(shares, places)
         drawn = kit.plot(points, x="x", y="share", color="state", marker="state")
-        kit.draw(drawn.add(so.Dot(pointsize=4, alpha=0.7), legend=False).scale(**looks), axes)
+        kit.draw(drawn.add(so.Dot(pointsize=4, alpha=0.7), legend=False).scale(**scales), axes)
         means = points.groupby(["middle", "state"])["share"].mean().reset_index()
         for middle, state, mean in means.itertuples(index=False):
             axes.hlines(mean, middle - 0.1, middle + 0.1, color=STATES[state][0], linewidth=1.5)

@@ -8,7 +8,7 @@ import seaborn.objects as so
 from matplotlib.axes import Axes
 
 from mpadam.analysis.entries import is_level
-from mpadam.analysis.probes import Looks
+from mpadam.analysis.probes import Probes
 from mpadam.analysis.style import BLACK, BLUE, VERMILLION, Dash, optimizer_styles
 from mpadam.exhibits.kit import panels as kit
 from mpadam.exhibits.kit.pictures import Picture, alternative
@@ -16,7 +16,7 @@ from mpadam.exhibits.source import Source
 
 NAME = "survival-{regime}"
 TITLE = "Which updates survive along training: {regime}"
-NEEDS = "looks"
+NEEDS = "probes"
 
 PROJECTIONS = ("attention", "mlp", "projection")
 FEWEST = 100  # intended updates of a bin that is drawn
@@ -32,12 +32,12 @@ BRANCHES: dict[str, tuple[str, Dash, str]] = {
 _WEIGHTS = "#dddddd"
 
 
-def survival_shares(looks: Looks, regime: str) -> pd.DataFrame:
-    """optimizer, branch, bin -> intended, survived, share: projections, summed over all looks of the regime's runs.
+def survival_shares(probes: Probes, regime: str) -> pd.DataFrame:
+    """optimizer, branch, bin -> intended, survived, share: projections, summed over all probes of the regime's runs.
 
     Branch `weights`: share of the weights that lie in the bin.
     """
-    own = looks.of("survival", "weights")
+    own = probes.of("survival", "weights")
     own = own[(own["regime"] == regime) & own["role"].isin(PROJECTIONS)]
     own = own.assign(branch=own["branch"].where(own["quantity"] == "survival", "weights"))
     own = own.assign(survived=(own["value"] * own["count"]).round())
@@ -53,7 +53,7 @@ def survival_shares(looks: Looks, regime: str) -> pd.DataFrame:
 
 def make(source: Source, regime: str) -> Picture:
     """A panel per optimizer of the regime; bins with few updates, and levels of ablations, are in the CSV alone."""
-    shares = survival_shares(source.looks, regime)
+    shares = survival_shares(source.probes, regime)
     levels = set(filter(is_level, shares["optimizer"]))
     shown = shares[~shares["optimizer"].isin(levels) & (shares["intended"] >= FEWEST)]
     styles = optimizer_styles(shown["optimizer"].tolist())

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mpadam.analysis.probes import Looks, largest_bins
+from mpadam.analysis.probes import Probes, largest_bins
 from mpadam.analysis.style import optimizer_styles, regime_styles
 from mpadam.exhibits.kit.table import Entry, Table, entries
 from mpadam.exhibits.source import Source
 
 NAME = "updates"
 TITLE = "What became of updates along training"
-NEEDS = "looks"
+NEEDS = "probes"
 PLACE = 100
 OF_LAYERS = True
 
@@ -28,7 +28,7 @@ _LOOK = ["seed", "step"]
 
 
 def make(source: Source) -> Table:
-    data = pd.DataFrame(_rows(source.looks))
+    data = pd.DataFrame(_rows(source.probes))
     return Table(
         NAME,
         TITLE,
@@ -40,8 +40,8 @@ def make(source: Source) -> Table:
     )
 
 
-def _rows(looks: Looks) -> Iterator[dict[str, Any]]:
-    table = looks.of("survival", "weights", "octave", "layer_size", "cosine", "loss_fell")
+def _rows(probes: Probes) -> Iterator[dict[str, Any]]:
+    table = probes.of("survival", "weights", "octave", "layer_size", "cosine", "loss_fell")
     for regime in regime_styles(table["regime"]):
         for optimizer in optimizer_styles(table.loc[table["regime"] == regime, "optimizer"]):
             own = table[(table[_RUN] == [regime, optimizer]).all(axis=1)]
@@ -66,7 +66,7 @@ def _numbers(own: pd.DataFrame, branch: str) -> dict[str, Any]:
         "relative": step / weight if weight else None,
         "cosine": float(cosine["value"].mean()) if len(cosine) else None,
         "fell": round(float((fell["value"] * fell["count"]).sum())),
-        "looks": int(fell["count"].sum()),
+        "probes": int(fell["count"].sum()),
         "seeds": int(own["seed"].nunique()),
     }
 
@@ -103,7 +103,7 @@ def _entries(data: pd.DataFrame) -> Iterator[tuple[Entry, ...]]:
             "" if pd.isna(octave) else f"{2.0**octave:.2g}",
             f"{row['relative']:.2g}",
             "" if pd.isna(row["cosine"]) else f"{row['cosine']:.3f}",
-            f"{row['fell']} of {row['looks']}" if row["branch"] != "multiplicative" else "",
+            f"{row['fell']} of {row['probes']}" if row["branch"] != "multiplicative" else "",
         )
 
 

@@ -20,9 +20,9 @@ _RUN = 307
 """Words of 8 bytes in one sum of a checksum: a prime, so that over many rows the runs start at every place of a row,
 and rows, columns or heads that change places end up in other sums. Within one run such a change may not show."""
 GPU_LOOKS_EVERY = 16
-"""Updates between two looks at the values of a copy on a GPU, where a look costs as much host time as the update."""
+"""Updates between two checks of the values of a copy on a GPU, where a check costs as much host time as the update."""
 _LINE, _PERIOD, _WHOLE = 8, 8 * 51, 2**12
-"""A look at a long copy (over 2**12 words) on a CPU reads one cache line of 51, others at each update: 3 to 6 % of a
+"""A check of a long copy (over 2**12 words) on a CPU reads one cache line of 51, others at each update: 3 to 6 % of a
 compiled step, where all of it took 7 to 29. Usual rows share no factor with 51, so columns are found too."""
 
 

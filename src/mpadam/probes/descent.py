@@ -23,14 +23,15 @@ from mpadam.optim.rules import RULES
 from mpadam.optim.update import Preview
 
 
-def descent_sums(look: Preview) -> dict[str, Tensor]:
+def descent_sums(preview: Preview) -> dict[str, Tensor]:
     """branch -> float64 (4,): <g, u>, <g, g>, <u, u>, and for how many weights z is not defined (1 + u_m <= 0)."""
-    branches, step, grad = RULES[look.plan.rule].branches, look.update.step, look.operands.grad.to(torch.float32)
+    branches, step = RULES[preview.plan.rule].branches, preview.update.step
+    grad = preview.operands.grad.to(torch.float32)
     sums = {}
     if "additive" in branches:
         sums["additive"] = _products(grad, step.additive, undefined=None)
     if "multiplicative" in branches:
-        w = look.update.before
+        w = preview.update.before
         relative = torch.where(w == 0, 0.0, step.multiplicative / w)
         undefined = relative <= -1.0  # only without a clip (Algorithm 1)
         z = torch.where(undefined, 0.0, relative).log1p()

@@ -17,13 +17,13 @@ from mpadam.optim.store import encoded
 from mpadam.optim.update import Preview
 
 
-def count_flushed(look: Preview) -> Tensor:
+def count_flushed(preview: Preview) -> Tensor:
     """int64 (2,): blocks meant to hold weights (see the module), and those of them that the update stores as zeros.
     Zeros in formats that flush none."""
-    fmt, x, update = look.plan.store.format, look.operands, look.update
+    fmt, x, update = preview.plan.store.format, preview.operands, preview.update
     if not isinstance(fmt, Flushing):
         return torch.zeros(2, dtype=torch.int64, device=update.before.device)
-    target = look.plan.store.target(x.stored, update.before, update.step.delta, x.bits())
+    target = preview.plan.store.target(x.stored, update.before, update.step.delta, x.bits())
     meant = target != 0
     for trace in (x.grad, *(moment for moment in x.moments.values() if moment.shape == target.shape)):
         meant = meant | (trace != 0)

@@ -76,25 +76,25 @@ def layer_of(name: str) -> int | None:
     return int(words[place]) if place < len(words) and words[place].isdecimal() else None
 
 
-def _sums(look: Preview) -> _Sums:
-    w, parts = look.update.before, parts_of(look.plan.rule)
-    index, (outwards, inwards) = bin_of(w).flatten(), to_neighbours(look)
+def _sums(preview: Preview) -> _Sums:
+    w, parts = preview.update.before, parts_of(preview.plan.rule)
+    index, (outwards, inwards) = bin_of(w).flatten(), to_neighbours(preview)
     part_squares, moved, octaves = {}, {}, {}
     for name in parts:
-        part = part_of(look.update.step, name).expand_as(w)
+        part = part_of(preview.update.step, name).expand_as(w)
         size = part.abs()
         part_squares[name] = part.square().sum(dtype=torch.float64)
         moved[name] = torch.bincount(index, size.flatten().double(), minlength=len(BINS))
         octaves[name] = _octaves(size, torch.where((part < 0) == (w < 0), outwards, inwards))
     squares = w.square().sum(dtype=torch.float64)
     weights = torch.bincount(index, minlength=len(BINS))
-    return _Sums(count_survival(look), weights, squares, part_squares, moved, octaves)
+    return _Sums(count_survival(preview), weights, squares, part_squares, moved, octaves)
 
 
-def to_neighbours(look: Preview) -> tuple[Tensor, Tensor]:
+def to_neighbours(preview: Preview) -> tuple[Tensor, Tensor]:
     """Distance from each stored weight to its neighbours away from zero and towards it, float32 [*shape]; 0 where there
     is none."""
-    store, update = look.plan.store, look.update
+    store, update = preview.plan.store, preview.update
     none = torch.zeros_like(update.before)
     if store.format.dtype is torch.float32:
         return none, none

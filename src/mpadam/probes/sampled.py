@@ -81,8 +81,8 @@ def _previewed(optimizer: LowPrecisionOptimizer, p: Tensor, name: str, tiles: Ti
     rows, taken = None, tiles
     if p.dim() > 1 and optimizer.plan_of(p).by_rows:
         rows, taken = _rows(optimizer.store_of(p), tiles, columns=p.shape[-1])
-    look = optimizer.preview(p, rows)
-    x, update, store = look.operands, look.update, look.plan.store
+    preview = optimizer.preview(p, rows)
+    x, update, store = preview.operands, preview.update, preview.plan.store
     delta = update.step.delta
     write = store.part_writer(x.stored, update.stored, update.before, x.bits())
     moments = {

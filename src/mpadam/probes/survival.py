@@ -33,11 +33,11 @@ def parts_of(rule: str) -> tuple[str, ...]:
     return branches if len(branches) == 1 else (*branches, "both")
 
 
-def count_survival(look: Preview) -> Tensor:
+def count_survival(preview: Preview) -> Tensor:
     """How many weights of each bin each branch lets stand: int64 (bins, 3, ..., 3), an axis of 3 a branch of the
     rule: see `fate`."""
-    branches, update, x = parts_of(look.plan.rule), look.update, look.operands
-    write = look.plan.store.part_writer(x.stored, update.stored, update.before, x.bits())
+    branches, update, x = parts_of(preview.plan.rule), preview.update, preview.operands
+    write = preview.plan.store.part_writer(x.stored, update.stored, update.before, x.bits())
     nothing = write(update.before.new_zeros(()))
     index = bin_of(update.before)
     for branch in branches:
@@ -83,9 +83,9 @@ def survival_record(counts: Tensor, rule: str) -> dict[str, Any]:
     return record
 
 
-def count_staleness(look: Preview) -> dict[str, Tensor]:
+def count_staleness(preview: Preview) -> dict[str, Tensor]:
     """second moment -> `held_still`."""
-    stored, new = look.operands.moments, look.update.moments
+    stored, new = preview.operands.moments, preview.update.moments
     return {name: held_still(stored[name], new[name]) for name in new if name.startswith("v")}
 
 

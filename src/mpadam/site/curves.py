@@ -117,13 +117,13 @@ def _panel(name: str, runs: Sequence[Run], steps: int, scale: Sequence[float]) -
         return f"M{join.join(moves)}" if moves else ""
 
     levels = {LEVELS: OptimizerStyle(LEVELS, GREY, "")}
-    looks = {**optimizer_styles(run.entry for run in runs if run.entry != LEVELS), **levels}
+    styles = {**optimizer_styles(run.entry for run in runs if run.entry != LEVELS), **levels}
     lines: list[Lines] = []
-    for entry, look in looks.items():
-        dash = _DASHES[sum(other.colour == look.colour for other in lines) % len(_DASHES)]
+    for entry, style in styles.items():
+        dash = _DASHES[sum(other.colour == style.colour for other in lines) % len(_DASHES)]
         own = [(run.row, path(run.training, "l"), path(run.validation, "h0m")) for run in runs if run.entry == entry]
         if own:
-            lines.append(Lines(look.label, look.colour, dash, own))
+            lines.append(Lines(style.label, style.colour, dash, own))
     across = {round(WIDTH * x / steps): f"{x:,.0f}" for x in ticks(0.0, steps) if x <= steps}
     up = {round(HEIGHT * (high - y) / (high - low)): f"{y:g}" for y in scale}
     return Panel(name, f"curves-{name.replace(' ', '-')}", steps, low, high, across, up, lines)

@@ -240,7 +240,8 @@ def watch(
 ) -> None:
     """Print the status to standard output.
 
-    seconds: between two looks; None: look once. It ends by itself when every training has ended, and quietly on Ctrl-C.
+    seconds: until it is printed again; None: once only. It ends by itself when every training has ended, and quietly on
+        Ctrl-C.
     """
     again = seconds is not None
     with suppress(KeyboardInterrupt):
@@ -253,7 +254,7 @@ def watch(
 
 
 def _print(status: Status, *, as_json: bool, again: bool) -> None:
-    """On a terminal a new look takes the place of the one before."""
+    """On a terminal it takes the place of the one before."""
     if as_json:
         text = json.dumps(status.as_json(), indent=None if again else 2, allow_nan=False) + "\n"
     else:

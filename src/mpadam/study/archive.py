@@ -5,7 +5,7 @@ changed. `tar -xf` unpacks it too.
 
 `keep` writes which files of a study let somebody else check its results: what runs and trials were, and what became of
 them, in an archive. Tables and figures are kept as they are, figures as SVG alone. Weights, token files, pages and the
-workflow's own logs stay behind, and so does the long table of looks at updates: `mpadam probes` makes it of the runs'
+workflow's own logs stay behind, and so does the long table of probes of updates: `mpadam probes` makes it of the runs'
 own lines, and `mpadam site` the pages, with links to what is there.
 """
 

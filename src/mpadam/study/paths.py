@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mpadam.study.grid import RunKey, TuningKey
 
-PROBES = "probes"  #: name of the table of a study's looks
+PROBES = "probes"  #: name of the table of a study's probes
 
 
 @dataclass(frozen=True)

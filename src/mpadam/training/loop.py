@@ -1,18 +1,18 @@
 """The training loop.
 
-An update: gradients of the global batch's mean loss (a token counts the same wherever it stands), a look at whether
-all is finite, clipping, the optimizer. A loss or gradient that is not finite ends the run as `diverged`, and with
+An update: gradients of the global batch's mean loss (a token counts the same wherever it stands), a check that all is
+finite, clipping, the optimizer. A loss or gradient that is not finite ends the run as `diverged`, and with
 `check_nonfinite_every: 1` *before* the update: weights, moments and rounding streams stay as they were after the last
 good step. With a larger number it is noticed later, at the latest before anything is logged, validated or saved; step
 and last finite loss are the same, and so is every number of a run that stays finite.
 
 With several ranks, each of them takes all the steps here; what only one may do is `ranks.together`.
 
-Looks of a training at its own updates: `probe_every` of run.yaml, the lines of probes.jsonl; and, on logged steps of
-runs with NVFP4 masters, the share of blocks stored as zeros (`nvfp4_flushed_share` in metrics.jsonl). A look comes
+Probes of a training's own updates: `probe_every` of run.yaml, the lines of probes.jsonl; and, on logged steps of
+runs with NVFP4 masters, the share of blocks stored as zeros (`nvfp4_flushed_share` in metrics.jsonl). A probe comes
 between the clipped gradients and the step, and once more after it: `mpadam.probes.survey` of what the step is about to
 do, and the loss of the same global batch after it. The optimizer then steps as at any other update, and nothing that a
-number depends on is touched, so a run has the same bits with and without looks. They take time of their own, which is
+number depends on is touched, so a run has the same bits with and without probes. They take time of their own, which is
 left out of the throughput.
 """
 
@@ -101,8 +101,8 @@ def _steps(session: Session, stop: Stopper, records: Records) -> Ended:
         meter.start()
         rates = set_rates(session, step)
         gradients = backward(session, step)
-        unseen.append(replace(gradients, tensors=[]))  # whose memory would be kept until the next look
-        if is_checked(session, step) and (diverged := look(session, unseen, updates=step - 1)):
+        unseen.append(replace(gradients, tensors=[]))  # whose memory would be kept until the next check
+        if is_checked(session, step) and (diverged := check(session, unseen, updates=step - 1)):
             return diverged
         probed = is_probed(session.run, step) and probed_update(session, gradients, meter)
         flushed = None
@@ -123,7 +123,7 @@ def _steps(session: Session, stop: Stopper, records: Records) -> Ended:
             return ended
         reason = None if last else ranks.any_reason(stop.reason)
         if reason or is_saved(session, step):
-            if unseen and (diverged := look(session, unseen, updates=step)):
+            if unseen and (diverged := check(session, unseen, updates=step)):
                 return diverged
             save(session, records)
             meter.count()
@@ -174,8 +174,8 @@ def is_checked(session: Session, step: int) -> bool:
     return written or step % spec.check_nonfinite_every == 0
 
 
-def look(session: Session, unseen: list[Gradients], *, updates: int) -> Ended | None:
-    """Read what has not been looked at yet, and count it as progress; `Ended` at the first that is not finite."""
+def check(session: Session, unseen: list[Gradients], *, updates: int) -> Ended | None:
+    """Read what has not been checked yet, and count it as progress; `Ended` at the first that is not finite."""
     progress, values = session.progress, torch.stack([gradients.values for gradients in unseen]).tolist()
     for gradients, (loss, norm) in zip(unseen, values, strict=True):
         if fault := _fault(loss, norm):
@@ -313,7 +313,7 @@ def _write_checkpoint(session: Session, records: Records) -> None:
     checkpoints.retain(root, saved=saved)
 
 
-# --- looks at updates -------------------------------------------------------------------------------------------------
+# --- probes of updates ------------------------------------------------------------------------------------------------
 
 
 def is_probed(run: RunFile, step: int) -> bool:
@@ -321,19 +321,19 @@ def is_probed(run: RunFile, step: int) -> bool:
 
 
 def probed_update(session: Session, gradients: Gradients, meter: Meter) -> dict[str, Any] | None:
-    """`update`, looked at; returns the line, or None, nothing done, if loss or gradients are not finite.
+    """`update` with a probe; returns the line, or None, nothing done, if loss or gradients are not finite.
 
-    The leading rank looks: all hold the same weights and gradients. All take part in the loss after the step.
+    The leading rank probes: all hold the same weights and gradients. All take part in the loss after the step.
     """
     with meter.paused():
         if not bool(gradients.values.isfinite().all()):
             return None
 
-    def look() -> dict[str, Any]:
+    def probe() -> dict[str, Any]:
         layers = survey_layers(session.model, session.optimizer) if session.run.probe_layers else {}
         return survey(session.model, session.optimizer) | layers
 
-    found = _looked_update(session, gradients, meter, look)
+    found = _observed_update(session, gradients, meter, probe)
     with meter.paused():
         losses = {"before": gradients.values[0].item(), "after": number(loss_now(session, gradients.step))}
     return {"step": gradients.step, "loss": losses, **found}
@@ -341,20 +341,20 @@ def probed_update(session: Session, gradients: Gradients, meter: Meter) -> dict[
 
 def counted_update(session: Session, gradients: Gradients, meter: Meter) -> float | None:
     """`update`; returns the share of NVFP4 blocks that it stores as zeros, None without any."""
-    return flushed_share(_looked_update(session, gradients, meter, lambda: flushed_by_next_step(session.optimizer)))
+    return flushed_share(_observed_update(session, gradients, meter, lambda: flushed_by_next_step(session.optimizer)))
 
 
 def flushed_share(found: Mapping[str, int]) -> float | None:
     return found["flushed"] / found["blocks"] if found["blocks"] else None
 
 
-def _looked_update(
-    session: Session, gradients: Gradients, meter: Meter, look: Callable[[], dict[str, Any]]
+def _observed_update(
+    session: Session, gradients: Gradients, meter: Meter, probe: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
-    """`update` with a look of the leading rank between clipping and the step; returns what it saw."""
+    """`update` with a probe by the leading rank between clipping and the step; returns what it gave."""
     _settle(session, gradients)
     with meter.paused():
-        found = session.ranks.together(look)
+        found = session.ranks.together(probe)
     session.optimizer.step()
     return found
 

@@ -1,4 +1,4 @@
-"""What a training writes while it runs: metrics.jsonl, probes.jsonl where it looks at its updates, the progress line,
+"""What a training writes while it runs: metrics.jsonl, probes.jsonl where it probes its updates, the progress line,
 loss.svg, and W&B where it is on.
 
 Only the leading rank has any of it; the records of the others do nothing. Before anything is written, the lock is
@@ -20,7 +20,7 @@ Listener = ProgressLine | LossPlot | Tracker
 
 
 class Records:
-    """metrics: None on ranks that do not lead. probes: None there too, and where no update is looked at.
+    """metrics: None on ranks that do not lead. probes: None there too, and where no update is probed.
     guard: raises if this process may not write any more."""
 
     def __init__(
@@ -80,7 +80,7 @@ def open_records(session: Session, guard: Callable[[], None]) -> Records:
 
 
 def _open_probes(session: Session) -> MetricsFile | None:
-    """The file of looks; without any, what an attempt that was asked for some has left after the checkpoint goes."""
+    """The file of probes; without any, what an attempt that was asked for some has left after the checkpoint goes."""
     path, length = session.folder.probes, session.progress.probes_bytes
     if session.run.probe_every is None and length == 0:
         path.unlink(missing_ok=True)

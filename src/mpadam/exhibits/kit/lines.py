@@ -1,4 +1,4 @@
-"""Looks of lines that belong to optimizers without a regime, or to their branches: colour and marker of the one style
+"""Styles of lines that belong to optimizers without a regime, or to their branches: colour and marker of the one style
 map, and a dash each.
 
 In figures of the study the dash says the regime. The diagnostics have none, so here it keeps apart, in grey too, forms
@@ -31,7 +31,7 @@ def dash(name: str) -> Dash:
 
 def scales(names: Sequence[str]) -> dict[str, Any]:
     return {
-        **kit.looks(optimizer_styles(names)),
+        **kit.styled(optimizer_styles(names)),
         "linestyle": {name: dash(name) for name in names},
         "linewidth": {name: 3.2 if name == _BROAD else 1.3 for name in names},
         "alpha": {name: 0.5 if name == _BROAD else 1.0 for name in names},
@@ -41,24 +41,24 @@ def scales(names: Sequence[str]) -> dict[str, Any]:
 def draw(axes: Axes, points: pd.DataFrame, names: Sequence[str], *, x: str, y: str, markers: bool = False) -> None:
     """A line for each method, through its points in the order of the rows.
 
-    Not a layer of seaborn's: that looks up every combination of the values of its looks, 7^5 for seven methods.
+    Not a layer of seaborn's: that looks up every combination of the values of its scales, 7^5 for seven methods.
     """
-    looks = scales(names)
+    styles = scales(names)
     wanted = ("color", "linestyle", "linewidth", "alpha", *(["marker"] if markers else []))
     for name in names:
         own = points[points["method"] == name]
         if not own.empty:
-            axes.plot(own[x], own[y], markersize=4.5, **{look: looks[look][name] for look in wanted})
+            axes.plot(own[x], own[y], markersize=4.5, **{key: styles[key][name] for key in wanted})
 
 
 def entries(names: Sequence[str]) -> list[Line2D]:
-    looks = scales(names)
+    styles = scales(names)
     return [
         kit.line(
             style.label.replace(", ", ",\n"),
             color=style.colour,
             marker=style.marker,
-            **{look: looks[look][name] for look in ("linestyle", "linewidth", "alpha")},
+            **{key: styles[key][name] for key in ("linestyle", "linewidth", "alpha")},
         )
         for name, style in optimizer_styles(names).items()
     ]
@@ -72,9 +72,9 @@ BranchLines = dict[str, dict[str, Any]]
 
 
 def branch_lines(pairs: Iterable[tuple[str, str]]) -> BranchLines:
-    """Looks of these optimizer entries and branches, in the order to show them.
+    """Styles of these optimizer entries and branches, in the order to show them.
 
-    An optimizer with one branch has its own looks; of one with two, the multiplicative branch has them.
+    An optimizer with one branch has its own style; of one with two, the multiplicative branch has it.
     """
     found = list(dict.fromkeys(pairs))
     lines = {}
@@ -96,6 +96,6 @@ def draw_branches(axes: Axes, rows: pd.DataFrame, lines: BranchLines, *, x: str,
     """A line for each optimizer and branch of the rows. size: of the markers, in points."""
     named = rows.assign(line=rows["optimizer"] + " " + rows["branch"])
     drawn = kit.plot(named, x=x, y=y, color="line", marker="line", linestyle="line")
-    looks = ("color", "marker", "linestyle")
-    scales: Any = {look: {name: line[look] for name, line in lines.items()} for look in looks}
+    keys = ("color", "marker", "linestyle")
+    scales: Any = {key: {name: line[key] for name, line in lines.items()} for key in keys}
     kit.draw(drawn.add(so.Path(pointsize=size, linewidth=1.3), legend=False).scale(**scales), axes)

@@ -69,7 +69,7 @@ def draw(plot_: so.Plot, axes: Axes) -> None:
     plot_.label(x="", y="").on(axes).plot()
 
 
-def looks(styles: Mapping[str, OptimizerStyle], **scales: Any) -> dict[str, Any]:
+def styled(styles: Mapping[str, OptimizerStyle], **scales: Any) -> dict[str, Any]:
     """Scales for `so.Plot.scale`: colour and marker by optimizer entry."""
     return {
         "color": {name: style.colour for name, style in styles.items()},
@@ -128,17 +128,17 @@ def legend(figure: Figure, groups: Mapping[str, Sequence[Line2D | Patch]]) -> No
             text.set_fontweight("bold")
 
 
-def line(label: str, **look: Any) -> Line2D:
-    """An entry of a legend; grey unless `look`, keywords of a line, says otherwise."""
-    return Line2D([], [], label=label, **{"color": INK, **look})
+def line(label: str, **keywords: Any) -> Line2D:
+    """An entry of a legend, grey unless the keywords of the line say otherwise."""
+    return Line2D([], [], label=label, **{"color": INK, **keywords})
 
 
-def patch(label: str, **look: Any) -> Patch:
-    return Patch(label=label, **look)
+def patch(label: str, **keywords: Any) -> Patch:
+    return Patch(label=label, **keywords)
 
 
-def optimizer_lines(styles: Mapping[str, OptimizerStyle], **look: Any) -> list[Line2D]:
-    return [line(style.label, color=style.colour, marker=style.marker, **look) for style in styles.values()]
+def optimizer_lines(styles: Mapping[str, OptimizerStyle], **keywords: Any) -> list[Line2D]:
+    return [line(style.label, color=style.colour, marker=style.marker, **keywords) for style in styles.values()]
 
 
 def diverged_entry(label: str = "a run diverged") -> list[Line2D]:

@@ -72,7 +72,7 @@ def _draw(axes: Axes, panel: Panel, optimizers: Optimizers, regimes: Regimes) ->
             kit.plot(frame, x="x", y="mean", color="optimizer", marker="optimizer", linestyle="regime")
             .add(path, legend=False)
             .add(so.Range(linestyle="-"), ymin="low", ymax="high", legend=False)
-            .scale(**kit.looks(optimizers, linestyle=dict(regimes)))
+            .scale(**kit.styled(optimizers, linestyle=dict(regimes)))
         )
         kit.draw(drawn, axes)
         kit.few_ticks(axes)
