@@ -1,4 +1,4 @@
-"""Time of one optimizer step over the parameters of a paper's LLaMA, ours compiled beside what people would use.
+"""Time of one optimizer step over the parameters of a paper's LLaMA, ours compiled and what people would use.
 
     python benchmarks/optimizer_step.py                                  # 60m, 2 threads, bf16: some minutes
     python benchmarks/optimizer_step.py --size 60m --layers 2 --vocabulary 8000 --rounds 15
@@ -9,7 +9,7 @@
 Gradients and weights are bf16, moments too; only projections are stored as codes, as in every run. All optimizers are
 visited in turn in one process, so a slow spell of the machine hits all alike, and each ratio is the median of the
 ratios of single rounds. `--cpu-time` counts the seconds of the one thread instead of those of the clock: other
-processes then disturb it less. The first step of each is timed by itself; what it compiles, it compiles anew, whatever
+processes then disturb it less. The first step of each is timed by itself; what it compiles, it compiles again, whatever
 earlier processes have left on disk. `bytes` are those that a step has to move: reads and writes of weight, gradient
 (read only), moments, carry and compute copy.
 
@@ -134,7 +134,7 @@ OTHERS: dict[str, Callable[[list[torch.nn.Parameter]], Any]] = {
 
 
 def copy_bandwidth(device: str) -> float:
-    """Bytes a second that a copy of one GiB moves, read and written; the best of ten."""
+    """Bytes per second that a copy of one GiB moves, read and written; the best of ten."""
     source = torch.empty(2**30, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     copy = Subject("copy", "", lambda: target.copy_(source))

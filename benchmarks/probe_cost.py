@@ -11,7 +11,7 @@ share of the time that UpdateProbe takes if it measures every 100 steps. The opt
 fp32 or bf16 weights, which has no survey.
 
 Survey and optimizer both go through the weights some number of times, whatever the batch is; forward and backward grow
-with it. At the paper's 131,072 positions a step they outweigh both, so a small batch as here is the dear case.
+with it. At the paper's 131,072 positions per step they outweigh both, so a small batch as here is the expensive case.
 """
 
 from __future__ import annotations

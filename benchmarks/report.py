@@ -55,7 +55,7 @@ def report(
     """Print and write; returns the rows.
 
     reference: name and variant of the line that ratios are to.  scale: from the samples' unit to `unit`.
-    bandwidth: bytes a second that the device copies, for the share of it that a line reaches.
+    bandwidth: bytes per second that the device copies, for the share of it that a line reaches.
     """
     told = {**about, **circumstances(device)}
     base = next((line for line in lines if (line.name, line.variant) == reference), None)

@@ -3,7 +3,7 @@
     python benchmarks/scale_rules.py                        # noise, growth and shrinking of weights
     python benchmarks/scale_rules.py --perplexity pilot     # and what the pilot's runs come to under each rule
 
-    up              the smallest scale that holds the block, anew at each write (what version 1 of the numerics did)
+    up              the smallest scale that holds the block, again at each write (what version 1 of the numerics did)
     stochastic      one of the two scales around amax / 6, at random, right in the mean
     hysteresis      the scale before, as long as 3 s < amax <= 6.4 s; else the smallest that holds the block
     powers of two   the scale before times a power of two (`mpadam.numerics.nvfp4`)
@@ -11,7 +11,7 @@
 Noise is the RMS displacement from the unrounded trajectory after 300 updates of 1e-4 |w| with random signs, next to
 that on the same grid with scales that never move and weights that clip. Growth is what the largest weights of blocks
 gain in 300 updates of +1e-3 of them, over what they should; shrinking, the median of scale over the scale that weights
-would be given anew, after all have been taken to a hundredth in 228 updates. The tensor scale moves by powers of two
+would be given again, after all have been taken to a hundredth in 228 updates. The tensor scale moves by powers of two
 throughout.
 """
 

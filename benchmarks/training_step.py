@@ -1,4 +1,4 @@
-"""Training throughput, ours beside a minimal loop around the same Transformers model and torch's fused AdamW.
+"""Training throughput, ours against a minimal loop around the same Transformers model and torch's fused AdamW.
 
     python benchmarks/training_step.py                                   # 60m and 130m, a few steps, CPU: minutes
     python benchmarks/training_step.py --sizes 60m --layers 2 --vocabulary 4000 --rounds 9
@@ -12,7 +12,7 @@ would write: `model(input_ids, labels=...).loss.backward()`, `clip_grad_norm_`, 
 ours with AdamW; M+Adam is measured next to it. *First example* is the minimal loop with the optimizer of the first
 example of docs/optimizers.md in place of torch's, options that it does not give at their defaults; its optimizer and
 torch's are timed alone as well. All take turns in one process; `--cpu-time` counts the seconds of the thread. The first
-step of each is timed by itself, and what it compiles, it compiles anew.
+step of each is timed by itself, and what it compiles, it compiles again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compiled optimizer steps against eager ones, in units in the last place, and the bytes a second that they move."""
+"""Compiled optimizer steps against eager ones, in units in the last place, and the bytes per second that they move."""
 
 from __future__ import annotations
 

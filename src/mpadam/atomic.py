@@ -52,7 +52,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def temporary_name(path: Path) -> Path:
-    """A name beside `path` that no other process uses, on this or another host, and that a sweep knows."""
+    """A name in the folder of `path` that no other process uses, on this or another host, and that a sweep knows."""
     return path.with_name(f".{path.name}.{secrets.token_hex(6)}{TEMPORARY}")
 
 

@@ -40,7 +40,7 @@ def make_own() -> None:
 
 
 def _without_flags() -> None:
-    """Start this process anew where it has an inherited flag of Python's: without docstrings transformers cannot be
+    """Start this process again where it has an inherited flag of Python's: without docstrings transformers cannot be
     imported, without assertions nothing guards the invariants, and with `inspect` a command ends at a prompt."""
     found = [f"PYTHON{flag.upper()}" for flag in ("optimize", "inspect") if getattr(sys.flags, flag)]
     if [name for name in found if os.environ.pop(name, "")]:

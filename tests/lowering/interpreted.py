@@ -83,7 +83,7 @@ class _Kernel:
         in a whole number of times."""
         blocks = self.tuner.configs[0].kwargs
         if set(blocks) == {"XBLOCK"} and not self.tuner.inductor_meta["no_x_dim"]:
-            room = _AT_ONCE // self.tuner.size_hints.get("r0_", 1)  # beside a reduction that is held whole
+            room = _AT_ONCE // self.tuner.size_hints.get("r0_", 1)  # with a reduction that is held whole
             blocks["XBLOCK"] = math.gcd(count, room) if count % TRITON_MAX_BLOCK["X"] == 0 else room
 
 

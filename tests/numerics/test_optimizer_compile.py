@@ -195,7 +195,7 @@ def test_a_graph_for_any_length_uses_threads_whatever_it_is_compiled_for() -> No
 
 @pytest.mark.slow
 def test_the_numbers_of_a_step_are_read_from_one_address() -> None:
-    """A CPU's loop reads them anew for every vector; from a dozen addresses that takes a tenth of the step's time."""
+    """A CPU's loop reads them again for every vector; from a dozen addresses that takes a tenth of the step's time."""
     params, optimizer = build("m-plus-adam", "bf16", compile=True, shapes=((90, 100),))
     give_gradients(params, 1)
     compiled_module._compiled.cache_clear()

@@ -229,7 +229,7 @@ def test_n3_without_its_state_an_exchange_is_refused(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["master", "kahan"])
 def test_n3_finer_values_than_the_new_parameter_holds_are_not_thrown_away(kind: str) -> None:
-    """Before the first step an exchange is like building anew, unless the optimizer was given finer weights."""
+    """Before the first step an exchange is like building again, unless the optimizer was given finer weights."""
     named = parameters("a", "b")
     optimizer = build(named, kind)
     exchange(optimizer, named, "a")

@@ -118,7 +118,7 @@ def test_a_model_converted_after_the_optimizer_was_built_is_refused(weight_forma
     ("weight_format", "expected"),
     [
         ("fp32", 4 * 64 * 512),
-        ("fp8_e4m3", 64 * 512 + 64 * 2),  # a byte a weight, a byte for each block of 256
+        ("fp8_e4m3", 64 * 512 + 64 * 2),  # one byte per weight, a byte for each block of 256
         ("nvfp4", 64 * 512 // 2 + 64 * 32 + 4),  # half a byte, a byte for each block of 16, one float32
         ("nvfp4_sticky", 64 * 512 // 2 + 64 * 32 + 4),
         (Fp8Blocks("e5m2", power_of_two_scale=False), 64 * 512 + 2 * 64 * 2),  # float16 scales

@@ -104,14 +104,14 @@ def test_every_weight_is_right_in_the_mean(f: Format, growth: float) -> None:
 
 @named(BLOCKS)
 def test_weights_that_shrink_find_smaller_scales_again(f: Format) -> None:
-    """In steps of 2%, to a hundredth: no scale stays more than about 8 times what the weights would be given anew."""
+    """In steps of 2%, to a hundredth: no scale stays more than about 8 times what the weights would be given again."""
     stored = f.encode(weights(16))
     first = scales_of(f, stored)
     for step in range(228):
         stored = write(f, f.decode(stored) * 0.98, stored, step)
     w = f.decode(stored)
-    anew = scales_of(f, f.encode(w))
-    assert (scales_of(f, stored) <= 10 * anew).all()  # float16 scales of 2**-24 times 1, 2, 3 ...
+    again = scales_of(f, f.encode(w))
+    assert (scales_of(f, stored) <= 10 * again).all()  # float16 scales of 2**-24 times 1, 2, 3 ...
     assert np.median(scales_of(f, stored) / first) < 0.2
     assert 0.003 < w.pow(2).mean().sqrt() / 0.02 < 0.03
 

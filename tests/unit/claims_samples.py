@@ -30,7 +30,7 @@ def claim(**changes: Any) -> Claim:
 
 
 def cell(values: Iterable[float], **changes: Any) -> ClaimCell:
-    """A cell with these numbers, one a seed, of which none is missing."""
+    """A cell with these numbers, one per seed, of which none is missing."""
     numbers = dict(enumerate(values))
     return ClaimCell(**{"contrast": "c", "where": "here", "values": numbers, "asked": tuple(numbers), **changes})
 

@@ -104,7 +104,7 @@ def test_a_summary_of_another_hash_is_refused(study: FakeStudy) -> None:
     refused(study, "is not")
 
 
-def test_a_summary_beside_no_run_file_is_refused(study: FakeStudy) -> None:
+def test_a_summary_next_to_no_run_file_is_refused(study: FakeStudy) -> None:
     (study.folder(**RUN) / "run.yaml").unlink()
     study.edit_summary({"hash": None}, **RUN)
     refused(study, "that of run.yaml")

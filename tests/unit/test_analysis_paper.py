@@ -1,4 +1,4 @@
-"""What `all_paper` shows besides: sweeps, write-backs, ablations, Figures 4 and 6; runs as what they are (T6)."""
+"""What else `all_paper` shows: sweeps, write-backs, ablations, Figures 4 and 6; runs as what they are (T6)."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_unequal_budgets_of_trials_and_ranges_are_flagged(tmp_path: Path) -> Non
     assert flags[:2] == ("adamw-sr: rates given", "trials: adamw-sr 0, m-plus-adam 3")
 
 
-def test_best_and_median_of_the_sweeps_stand_beside_the_seeds(study: FakeStudy) -> None:
+def test_best_and_median_of_the_sweeps_are_next_to_the_seeds(study: FakeStudy) -> None:
     path = study.paths.selected(TuningKey("tiny", "bf16-bf16", "m-plus-adam"))
     content = yaml.safe_load(path.read_text())
     for trial, loss in zip(content["trials"], (5.2, 4.9, 5.3), strict=True):
@@ -304,7 +304,7 @@ def test_fields_without_a_meaning_do_not_keep_regimes_apart(study: FakeStudy) ->
 # --- the paper's numbers, the files, the command ---------------------------------------------------------------------
 
 
-def test_the_papers_number_stands_beside_its_own_model_alone(tmp_path: Path) -> None:
+def test_the_papers_number_is_next_to_its_own_model_alone(tmp_path: Path) -> None:
     shape = {"hidden_size": 1024, "intermediate_size": 2736, "layers": 24, "heads": 16, "steps_1x": 10}
     models = {"350m": shape, "60m": {**shape, "layers": 2}}
     study = claims_study(tmp_path / "big", models=models, tokenizer={"source": "bpe", "vocab_size": 32000})

@@ -181,17 +181,17 @@ def test_what_is_computed_without_chance_needs_no_seeds() -> None:
 
 
 def test_cells_that_are_not_tested_count_in_holms_correction() -> None:
-    """p = 0.03 alone; with a missing cell beside it, twice that."""
+    """p = 0.03 alone; with a missing cell next to it, twice that."""
     values = (0.0155, 0.0203, 0.025)
     first = alone(cell(values))
     assert first.p is not None
     assert 0.025 < first.p < 0.05
     assert first.verdict == "supported"
-    beside = judge(claim(), [cell(values), cell(())], alpha=0.05).cells[0]
-    assert beside.p == first.p
-    assert beside.p_holm == pytest.approx(2 * first.p)
-    assert beside.verdict == "inconclusive"
-    assert beside.family_interval[1] - beside.family_interval[0] > first.family_interval[1] - first.family_interval[0]
+    paired = judge(claim(), [cell(values), cell(())], alpha=0.05).cells[0]
+    assert paired.p == first.p
+    assert paired.p_holm == pytest.approx(2 * first.p)
+    assert paired.verdict == "inconclusive"
+    assert paired.family_interval[1] - paired.family_interval[0] > first.family_interval[1] - first.family_interval[0]
 
 
 def test_families_are_those_of_the_claim_or_of_its_contrasts() -> None:

@@ -248,7 +248,7 @@ def study(**changes: Any) -> StudyConfig:
 
 
 def test_shards_are_planned_from_the_largest_budget() -> None:
-    """350m at 8x: 60,000 steps of 512 documents, eight times; about 356,317 documents a shard."""
+    """350m at 8x: 60,000 steps of 512 documents, eight times; about 356,317 documents per shard."""
     config = study()
     assert largest_budget(config) == 8 * 60_000 * 512 == 245_760_000
     shards = planned(config).train_shards

@@ -67,7 +67,7 @@ def test_d2_a_fault_that_passes_is_waited_for(name: str, hub: HubServer, fetchin
     """D2: back-off as long as asked, what came is kept, and the file is right in the end."""
     answer, waits, ranges = PASSING[name]
     hub.faults.append(answer)
-    if name == "web page":  # its bytes are the start of nothing: the whole is wrong, and comes anew
+    if name == "web page":  # its bytes are the start of nothing: the whole is wrong, and comes again
         waits, ranges = [1.0, 2.0], [*ranges, None]
     fetching()
     assert fetching.target.read_bytes() == CONTENT

@@ -145,7 +145,7 @@ def test_transformer_engine_computes_in_its_regions_and_loads_its_state(
 
 
 def test_other_bits_are_noticed(small: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second training with another loss, a third with other weights that began anew."""
+    """A second training with another loss, a third with other weights that began again."""
     records = [{"step": step, "loss": 6.0 - step} for step in (1, 2, 3)]
     good = {"records": records, "digest": "a", "attempts": 1, "tokens_per_s": None}
     answers = iter([good, {**good, "records": [*records[:2], {"step": 3, "loss": 3.5}]}, None, {**good, "digest": "b"}])

@@ -60,7 +60,7 @@ def test_n25_every_command_begins_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_n25_inherited_flags_of_python_do_not_count() -> None:
-    """PYTHONOPTIMIZE takes docstrings and assertions away; its own process, since it is started anew."""
+    """PYTHONOPTIMIZE takes docstrings and assertions away; its own process, since it is started again."""
     code = "from mpadam.inherited import make_own; make_own(); print(make_own.__doc__ is not None, __debug__)"
     environment = {**os.environ, "PYTHONOPTIMIZE": "2", "PYTHONINSPECT": "1"}
     done = subprocess.run(

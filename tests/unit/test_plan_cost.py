@@ -203,7 +203,7 @@ def test_elementwise_work_is_bound_by_the_bytes_it_moves() -> None:
 
 
 def test_the_optimizer_step_is_bound_by_the_bytes_it_moves() -> None:
-    """AdamW in bf16: weight, m, v read and written, the float32 gradients read: 2*(2+2+2)+4 bytes a parameter."""
+    """AdamW in bf16: weight, m, v read and written, the float32 gradients read: 2*(2+2+2)+4 bytes per parameter."""
     full = shape(PAPER_60M, vocab_size=32_000, length=256)
     gpu = Gpu("x", {"bf16": 1e30, "fp8": 1e30}, bandwidth=1e12, memory=1e11)
     seconds = gpu_step_seconds(full, BF16, ADAMW, TrainingConfig(), gpu=gpu, gpus=1)

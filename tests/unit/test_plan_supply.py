@@ -17,7 +17,7 @@ def test_the_largest_budget_of_the_paper_fits_into_c4() -> None:
     supplied = supply(C4, None)
     assert supplied.sequences == 364_868_892
     assert shortage(480_000 * 512, supplied, C4) is None
-    assert shards_needed(480_000 * 512, C4) == 694, "245.76M / 356,317 a shard = 689.7, and 0.5% to spare"
+    assert shards_needed(480_000 * 512, C4) == 694, "245.76M / 356,317 per shard = 689.7, and 0.5% to spare"
 
 
 @pytest.mark.parametrize(("sequences", "shards"), [(1, 1), (356_000, 2), (5_120_000, 15), (364_868_892, 1024)])
@@ -31,7 +31,7 @@ def test_more_passes_need_fewer_shards() -> None:
 
 
 def test_packing_makes_more_sequences_of_a_shard() -> None:
-    """At least 427 tokens a document, and its separator, give 1.67 sequences of 256."""
+    """At least 427 tokens per document, and its separator, give 1.67 sequences of 256."""
     packed = C4.model_copy(update={"sequences": "pack"})
     assert supply(packed, None).sequences == pytest.approx(1.674 * 364_868_892, rel=1e-3)
     assert shards_needed(5_120_000, packed) == 9

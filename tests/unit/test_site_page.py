@@ -175,7 +175,7 @@ def test_what_was_run_is_told(study: FakeStudy) -> None:
         "docstrings of installed Python packages",
         "1,200 documents, 250,000 tokens",
         "reported on 2,048 tokens",
-        "perplexity 221.4 (5.400 nats a token",
+        "perplexity 221.4 (5.400 nats per token",
         "3 trials for every optimizer, model and regime, on seed 1000",
         "The models are a fraction of the paper's smallest",
         "every run of the study has completed",

@@ -1,5 +1,5 @@
 """The page of a cell: what the folders of its runs and trials say, whatever state they are in. And the paper's numbers
-beside ours."""
+next to ours."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from site_pages import Page, check_links, pages_from
 
 from mpadam.analysis.collect import collect
 from mpadam.cli import main
-from mpadam.site.facts import REPORTED, beside_the_paper
+from mpadam.site.facts import REPORTED, next_to_the_paper
 from mpadam.site.records import first_and_last, flat, log_tail, text_of
 from mpadam.site.rows import run_rows, tuning_links
 from mpadam.site.write import write_site
@@ -225,7 +225,7 @@ def test_gains_of_the_paper_are_those_it_is_quoted_with() -> None:
 
 
 def test_at_laptop_scale_there_are_directions_and_no_numbers(study: FakeStudy) -> None:
-    lines = beside_the_paper(collect(study.config, study.paths))
+    lines = next_to_the_paper(collect(study.config, study.paths))
     assert all(line.adamw is line.m_plus_adam is line.gain is None for line in lines)
     assert [line.direction for line in lines] == ["lower in 2 of 2", "none of its cells", "none of its cells"]
     text = Page(write_site(collect(study.config, study.paths)).read_text()).text
@@ -236,14 +236,14 @@ def test_at_laptop_scale_there_are_directions_and_no_numbers(study: FakeStudy) -
 
 def test_a_direction_counts_cells_with_a_pair_of_runs_alone(study: FakeStudy) -> None:
     study.diverge(**RUN)
-    first = beside_the_paper(collect(study.config, study.paths))[0]
+    first = next_to_the_paper(collect(study.config, study.paths))[0]
     assert first.direction == "lower in 1 of 1"
     study.diverge(**{**RUN, "budget": 2})
-    assert beside_the_paper(collect(study.config, study.paths))[0].direction == "no pair of runs yet"
+    assert next_to_the_paper(collect(study.config, study.paths))[0].direction == "no pair of runs yet"
 
 
 @pytest.mark.parametrize(("layers", "same"), [(24, True), (2, False)])
-def test_numbers_stand_beside_the_papers_only_for_a_model_of_its_size(
+def test_numbers_stand_next_to_the_papers_only_for_a_model_of_its_size(
     tmp_path: Path, layers: int, same: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(MANIFEST, "vocab_size", 32000)
@@ -251,7 +251,7 @@ def test_numbers_stand_beside_the_papers_only_for_a_model_of_its_size(
     study = fake_study(tmp_path / "results", study=f"big{layers}", models={"350m": shape}, budgets=[1])
     collected = collect(study.config, study.paths)
     assert collected.count("completed") == 8
-    first, *others = beside_the_paper(collected)
+    first, *others = next_to_the_paper(collected)
     assert all(line.adamw is None for line in others)
     assert (first.adamw is not None) is same
     if same:

@@ -35,7 +35,7 @@ def run_hash(folder: RunFolder) -> str | None:
 
 
 def log_steps(folder: RunFolder, *steps: int) -> None:
-    """Metrics of 1,000 target tokens a step, at 500 tokens a second."""
+    """Metrics of 1,000 target tokens per step, at 500 tokens per second."""
     records = [{"step": s, "target_tokens": 1000 * s, "loss": 10 - s / 100, "tokens_per_s": 500.0} for s in steps]
     folder.metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
 
@@ -74,7 +74,7 @@ def test_a_run_under_way_shows_step_loss_and_time_left(folder: RunFolder) -> Non
     with RunLock(folder.lock):
         state = read_state(folder.path)
     assert (state.state, state.step, state.steps, state.loss) == ("running", 30, 160, 9.7)
-    assert state.eta_seconds == pytest.approx(130 * 2.0), "2 s a step"
+    assert state.eta_seconds == pytest.approx(130 * 2.0), "2 s per step"
     assert f"process {os.getpid()} on {socket.gethostname()}" in state.note
 
 
@@ -183,7 +183,7 @@ def record(step: int, rate: float) -> dict[str, float]:
     ("records", "steps", "expected"),
     [
         ([], 100, None),
-        ([record(1, 100.0)], 101, 1000.0),  # 10 s a step, 100 to go
+        ([record(1, 100.0)], 101, 1000.0),  # 10 s per step, 100 to go
         ([record(7, 100.0)], 101, None),  # the step before it is not in sight
         ([record(10, 1.0), record(20, 1000.0)], 120, 100.0),  # the first record's own speed is of steps out of sight
         ([record(10, 1.0), record(20, 1000.0), record(30, 500.0)], 130, 150.0),  # 30 s for 20 steps

@@ -65,7 +65,7 @@ def test_the_summary_needs_no_other_file(finished):
     assert summary["peak_memory_bytes"] > 50e6
 
 
-def test_float32_masters_beside_a_bf16_copy_are_counted(tmp_path, data):
+def test_float32_masters_next_to_a_bf16_copy_are_counted(tmp_path, data):
     folder = make_run(tmp_path / "run", data, steps=1, masters="fp32", state_dtype="fp32", name="adamw")
     assert train(folder) == 0
     assert summary_of(folder)["bytes_per_parameter"] == 4 + 2 + 2 * 4

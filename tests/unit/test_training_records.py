@@ -1,4 +1,4 @@
-"""What a training tells beside its numbers: provenance without secrets, speed, pictures on the way, W&B (T5)."""
+"""What a training tells besides its numbers: provenance without secrets, speed, pictures on the way, W&B (T5)."""
 
 import json
 import logging

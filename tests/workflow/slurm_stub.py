@@ -62,7 +62,7 @@ asyncio.sleep = lambda seconds, result=None: sleep(min(seconds, 0.5), result)
 
 @dataclass(frozen=True)
 class StubbedSlurm:
-    """A toy project (its folder) and the stubs beside it."""
+    """A toy project (its folder) and the stubs next to it."""
 
     project: Path
     stubs: Path

@@ -1,4 +1,4 @@
-"""A job a shard, through the real workflow: what is fetched and made, what runs again, and no connection afterwards."""
+"""One job per shard, through the real workflow: what is fetched and made, what runs again, no connection afterwards."""
 
 from __future__ import annotations
 

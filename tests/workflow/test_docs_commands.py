@@ -26,7 +26,7 @@ RUN = "results/toy/runs/nano/1x/bf16-bf16"
 
 #: what a page says -> what the toy has in its place, in this order
 STAND_INS = {
-    r" {3,}(?!-)\S.*$": "",  # the explanation beside a command
+    r" {3,}(?!-)\S.*$": "",  # the explanation next to a command
     r"\s+#.*$": "",
     r"\.venv/bin/": "",
     r"results/(?:smoke|paper)/runs/\w+/1x/bf16-bf16": RUN,

@@ -57,7 +57,7 @@ def test_every_run_and_trial_has_a_section_and_every_link_of_a_page_leads_to_a_f
 
 @pytest.fixture(scope="module")
 def remade(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example without what is made of its runs, and that made anew; figures are drawn and not rendered."""
+    """The example without what is made of its runs, and that made again; figures are drawn and not rendered."""
     results = tmp_path_factory.mktemp("example")
     shutil.copytree(STUDY, results / "pilot", ignore=_made)
     with pytest.MonkeyPatch.context() as patch:

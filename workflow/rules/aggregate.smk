@@ -1,7 +1,7 @@
 # From runs to a table of all of them, which tables and figures are made of.
 #
 # Inputs:  summary.json of every run, the selected values of every tuning, the resolved configuration, and the source
-#          of what reads them, so that an edit to it checks the runs anew
+#          of what reads them, so that an edit to it checks the runs again
 # Outputs: results/<study>/tables/runs.csv of what `all` runs; of `all_paper` the same in results/<study>/paper
 # Steps:   refuse summaries whose hash does not match; show missing and diverged runs as what they are
 

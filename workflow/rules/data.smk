@@ -1,10 +1,10 @@
 # From text to token files.
 #
 # Inputs:  the source named in the configuration: installed packages, folders, or the hub
-# Outputs: results/<study>/data/manifest.json, all that anything else depends on; tokenizer and token files stand beside
+# Outputs: results/<study>/data/manifest.json, all that anything else depends on; tokenizer and token files are next to
 #          it, undeclared, so that they survive; the manifest has their checksums
 # Steps:   one job for small text: read, drop what both splits share, train or load the tokenizer, tokenize, write the
-#          manifest last. A job a shard for C4 (data.shard_jobs): fetch, tokenize, and put the manifest together.
+#          manifest last. One job per shard for C4 (data.shard_jobs): fetch, tokenize, and put the manifest together.
 #
 # What the source holds enters as a parameter (names, sizes, commits, versions): touching a file repeats nothing. Only
 # the download rules open a connection. They run where Snakemake itself does, since compute nodes often have no network.

@@ -1,7 +1,7 @@
 # Training: one job per (model, budget, regime, optimizer, seed).
 #
 # Inputs:  run.yaml, and nothing else: token files are checked against the fingerprint that it holds
-# Outputs: summary.json. Metrics, log and checkpoints stand beside it, undeclared: Snakemake deletes declared outputs
+# Outputs: summary.json. Metrics, log and checkpoints are next to it, undeclared: Snakemake deletes declared outputs
 #          before a job starts and after it fails
 # Steps:   resume from the newest checkpoint of the same hash; a run that is finished under this hash is not repeated;
 #          in a cluster's job stop ahead of its time limit, for the next attempt to go on

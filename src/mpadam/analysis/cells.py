@@ -99,7 +99,7 @@ def _with_gain(cell: Cell, baseline: Cell | None) -> Cell:
 
 
 def cells_frame(all_cells: Iterable[Cell]) -> pd.DataFrame:
-    """A row a cell: how many runs of which status, and the numbers, empty where there are none."""
+    """One row per cell: how many runs of which status, and the numbers, empty where there are none."""
     return pd.DataFrame(
         [
             {

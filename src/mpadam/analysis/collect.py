@@ -57,7 +57,7 @@ _MANIFEST = {"fingerprint", "tokenizer_fingerprint", "vocab_size", "train_sequen
 class Collected:
     """A study and what became of it.
 
-    runs: a row a run that the grid asks for, in the grid's order, with `COLUMNS`.
+    runs: one row per run that the grid asks for, in the grid's order, with `COLUMNS`.
     tunings: what was chosen for each (model, regime, optimizer).
     manifest: of the data, or None where it is not there.
     """

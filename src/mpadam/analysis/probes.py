@@ -9,7 +9,7 @@
 | weights | | embedding, ... | exponent | share of the role's weights | weights |
 | cosine, at_least, at_most | additive, ln, log2 | all, embedding, ... | | see mpadam.probes.descent | probes |
 | undefined | multiplicative | all, embedding, ... | | weights without a logarithm | probes |
-| loss_before, loss_after | | | | nats a token, of the same batch | probes |
+| loss_before, loss_after | | | | nats per token, of the same batch | probes |
 | loss_fell | | | | share of probes; absent where the rates were zero | probes |
 | stale | v, v_e, v_r | | | share of due entries that stay | due |
 | layer_survival | additive, multiplicative, both | attention, mlp | layer | share that survives | intended |

@@ -70,6 +70,6 @@ def reported_for(slot: Slot, collected: Collected) -> Reported | None:
 
 
 def learned_nothing(collected: Collected) -> float | None:
-    """Loss of a model that knows its vocabulary alone, nats a token; None where the vocabulary is unknown."""
+    """Loss of a model that knows its vocabulary alone, nats per token; None where the vocabulary is unknown."""
     size = collected.vocabulary
     return None if size is None else math.log(size)

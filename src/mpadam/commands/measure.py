@@ -7,7 +7,7 @@ from mpadam.arguments import Namespace, kinds
 
 KINDS = {
     "step-time": "time of one step of each optimizer, with weights stored in each format, next to torch's fused AdamW",
-    "memory": "bytes a parameter of each optimizer for the paper's models, with Apollo-E",
+    "memory": "bytes per parameter of each optimizer for the paper's models, with Apollo-E",
 }
 
 

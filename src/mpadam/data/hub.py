@@ -310,7 +310,7 @@ class _Transfer:
             raise _PassingError(f"the answer ends at byte {self._out.tell():,} of {expected:,}")
 
     def _check(self, response: httpx2.Response, start: int) -> None:
-        """Raise where an answer brings no bytes that continue the file; empty the file where they start it anew."""
+        """Raise where an answer brings no bytes that continue the file; empty the file where they start it again."""
         status = response.status_code
         if status not in (200, 206, 416):
             raise _judged(self._file, response)

@@ -183,7 +183,7 @@ class TrainBatches:
     """Training batches in shuffled order, epoch after epoch: each a pure function of (seed, step).
 
     An epoch is each sequence once; where the batch size does not divide it, a batch takes the end of one epoch and the
-    start of the next, which is shuffled anew.
+    start of the next, which is shuffled again.
     """
 
     def __init__(

@@ -9,7 +9,7 @@ special token stays text, and exactly one EOS follows each document. The folder 
 `transformers.AutoTokenizer.from_pretrained` loads.
 
 `encoder` encodes each word once: the numbers of the tokenizer itself, several times as fast. English text repeats its
-words, and the library encodes each of them anew. For two kinds of tokenizer a text may be cut at a space without
+words, and the library encodes each of them again. For two kinds of tokenizer a text may be cut at a space without
 changing a token: `_joint` states when, and why. The encodings of the words between cuts are kept; for every other
 tokenizer the library encodes the text. The first documents of each shard are encoded both ways and compared.
 """

@@ -7,8 +7,8 @@ batched: a matrix of the batch is a tensor of its own to the rule (`torch.vmap`)
 whole tensor sees one matrix. Tests hold the batch against the optimizer classes, bit for bit.
 
 Rates are chosen on the tuning seeds and shown on the others. A single branch is shown at its best rate for each task,
-the others at one rate for all tasks, as in the paper. Every method is chosen in both ways, so that a table can put like
-beside like.
+the others at one rate for all tasks, as in the paper. Every method is chosen in both ways, so that a table compares
+like with like.
 
     produce(MatrixFitting(), Path("results/smoke"))
 """
@@ -118,7 +118,7 @@ def relative_error(w: Tensor, target: Tensor) -> Tensor:
 
 @torch.no_grad()
 def fit(method: str, problem: Problem, options: MatrixFitting) -> Sweep:
-    """Run one method on everything. Memory: 30 bytes a weight of the batch (points x tasks x seeds x size^2)."""
+    """Run one method on everything. Memory: 30 bytes per weight of the batch (points x tasks x seeds x size^2)."""
     points = rate_points(method, options)
     shape = (len(points), *problem.start.shape)
     target = problem.target.expand(shape).flatten(0, 2)

@@ -1,7 +1,7 @@
 """Weights put before an update: among typical neighbours, so that a block's scale is what it would be in a model.
 
 Figure 1 and Table 1 ask what becomes of an update of one weight. In block formats that depends on the weights which
-share its scale. A scene has the weights in question (the probes) in blocks of their own, beside neighbours at fixed
+share its scale. A scene has the weights in question (the probes) in blocks of their own, with neighbours at fixed
 quantiles of N(0, deviation), which get no update.
 """
 

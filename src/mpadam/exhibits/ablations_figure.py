@@ -101,7 +101,7 @@ def _levels(axes: Axes, axis: str, levels: Sequence[Level]) -> None:
 
 
 def _forms(axes: Axes, shown: Ablation) -> None:
-    """Forms from above to below, the base first, with the text of their cell beside the point."""
+    """Forms from above to below, the base first, with the text of their cell next to the point."""
     forms = {level.cell.key.optimizer: level.cell for level in shown.axes[FORM]}
     found = {METHOD: shown.base, **{entry: forms[entry] for entry in optimizer_styles(forms)}}
     styles = optimizer_styles(found)

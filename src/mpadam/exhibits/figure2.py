@@ -34,7 +34,7 @@ def make(_: Source) -> Picture:
     return Picture(NAME, TITLE, figure, _CAPTION, _ALT)
 
 
-#: centre, text, and what `box` is told besides
+#: centre, text, and further keywords of `box`
 _BOXES: tuple[tuple[Point, str, dict[str, Any]], ...] = (
     ((0.95, MIDDLE), "stored weight\nbf16, FP8 or NVFP4", {"width": 1.5, "height": 0.6, "fill": FILLS[8]}),
     ((2.95, TOP), r"$g = \nabla_w L$", {"width": 1.5, "fill": ADDITIVE}),

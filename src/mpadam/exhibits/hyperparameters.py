@@ -35,9 +35,9 @@ def make(source: Source) -> Table:
         TITLE,
         caption=(
             "Rates that the tuning chose on its own seed and on the half of the validation text that no table reports, "
-            "and values that the study gives. trials: those that the study lists, + further ones beside the best. "
+            "and values that the study gives. trials: those that the study lists, + further ones next to the best. "
             "edge: of the best trial's neighbours with a smaller and a larger value, one was not tried or is not worse "
-            "(not bracketed), so a better value may lie there. loss: selection loss of the best trial, nats a token. "
+            "(not bracketed), so a better value may lie there. loss: selection loss of the best trial, nats per token. "
             "The CSV file has every hyper-parameter, defaults too."
         ),
         header=("model", "regime", "optimizer", "trials", "loss", *decided),

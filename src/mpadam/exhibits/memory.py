@@ -23,7 +23,7 @@ def make(source: Source) -> Table:
         NAME,
         TITLE,
         caption=(
-            "Bytes a parameter, counted from the tensors that the optimizer really holds for the shapes of the paper's "
+            "Bytes per parameter, counted from the tensors that the optimizer holds for the shapes of the paper's "
             "LLaMAs: bf16 weights, gradients and states, and for comparison AdamW with fp32 masters and fp32 states. "
             "Apollo-E keeps a rank-4 compression of M+Adam's second state: of attention and MLP projections, or of "
             "embedding and head too (all matrices). The paper's footprint for Apollo-E is quoted as 0.4 to 0.8 bytes a "

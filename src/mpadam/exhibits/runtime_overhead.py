@@ -1,4 +1,4 @@
-"""Time of one optimizer step, for each way to keep weights, beside torch's fused AdamW and, where installed, those of
+"""Time of one optimizer step, for each way to keep weights, next to torch's fused AdamW and, where installed, those of
 torchao and optimi: median and quartiles, on the device that the notes name. The forward and backward pass, of which
 a step is a small part, is not in it.
 """

@@ -32,6 +32,6 @@ def make(source: Source) -> Table:
             *notes(options),
             "Stochastic rounding moves a weight as far as intended on average, however large it is; lost means here "
             f"that it usually waits for more than {options['updates']} updates. In NVFP4 a weight that sets its "
-            "block's scale also moves because the block is scaled anew.",
+            "block's scale also moves because the block is scaled again.",
         ),
     )

@@ -1,5 +1,5 @@
 """Stochastic rounding, Kahan summation and ECO against rounding to nearest, for AdamW and M+Adam, in every regime with
-weights below fp32 that the study asks for, beside AdamW with fp32 weights. The last columns say what M+Adam,
+weights below fp32 that the study asks for, and AdamW with fp32 weights. The last columns say what M+Adam,
 without either, gains over each: negative where the rounding trick does better.
 """
 
@@ -59,8 +59,8 @@ def make(source: Source) -> Table:
 
 _CAPTION = (
     "Validation perplexity, mean ± standard deviation over seeds, n runs; lower is better. SR rounds every weight "
-    "stochastically, Kahan keeps what rounding lost in a carry of two bytes a weight; the others round to nearest. The "
-    "reference has fp32 weights and the same compute. Last columns: reduction of perplexity by M+Adam, "
+    "stochastically, Kahan keeps what rounding lost in a carry of two bytes per weight; the others round to nearest. "
+    "The reference has fp32 weights and the same compute. Last columns: reduction of perplexity by M+Adam, "
     "without either, of the mean difference of ln(perplexity) at the seeds that both have; negative where the rounding "
     "trick does better. A cell with a diverged run (div.) has no mean."
 )

@@ -38,7 +38,7 @@ def random_bits(
     """32 uniform random bits per element, as int32 of `shape` (or `(numel,)`, or the shape of `index`).
 
     seed, step, tensor_id: int64 numbers, or 0-d int64 tensors; give `step` as a tensor under torch.compile, or every
-        step compiles anew.
+        step compiles again.
     offset: flat index, in the unsharded parameter, of the first element of a contiguous shard.
     index: int64 flat index of every element, for a shard that is not contiguous; instead of `offset`.
     Raises ValueError where the size is not given, or given in ways that do not agree.

@@ -4,7 +4,7 @@
     w32 = Fp8Blocks().decode(encoded)
 
 What is stored: `codes`, uint8 of the tensor's shape (the bytes of torch.float8_*: as uint8 they survive every
-checkpoint format and collective), and `scales`, one a block: the biased exponent as uint8 (s = 2**(byte - 127)) for
+checkpoint format and collective), and `scales`, one per block: the biased exponent as uint8 (s = 2**(byte - 127)) for
 powers of two, else float16.
 
 The scale of a block is the smallest one with `amax <= fmt_max * scale`: rounded *up*, for a scale rounded to nearest
@@ -16,9 +16,9 @@ saturate).
 Stochastic rounding keeps the scales of `previous` and moves them by powers of two only, so that no weight leaves its
 grid because another one has grown. A scale is halved as often as the block's largest weight allows. It is doubled where
 stochastic rounding, on the grid continued beyond the largest code, takes a weight there: the smaller the update, the
-rarer. Weights are right in the mean; only those that are subnormal codes are drawn anew when their scale doubles. A
+rarer. Weights are right in the mean; only those that are subnormal codes are drawn again when their scale doubles. A
 float16 scale below 2**-14 may have no half: then it is kept until the block has shrunk by a factor of 8 and is rounded
-up, which draws the block anew.
+up, which draws the block again.
 
 NaN stays NaN and Inf becomes NaN, each at its own place; the other weights of the block keep their values, since the
 scale is that of the finite ones. A block of zeros has the smallest scale, decodes to zeros and leaves zero freely.

@@ -16,12 +16,12 @@ block, unless the tensor scale itself has to change, and a decoded value is exac
 
 Block scale. block amax / 6 in units of the tensor scale, at least 2**-6 (the smallest normal e4m3: coarser scales
 would not be stable, and a zero scale would trap a block at zero), rounded to nearest as NVIDIA's. So a block that is
-small enough beside the tensor's largest weight becomes zeros (`count_flushed`).
+small enough compared with the tensor's largest weight becomes zeros (`count_flushed`).
 
 Stochastic rounding keeps the scales of `previous` and moves them by powers of two only, so that no weight leaves its
 grid because another one has grown. A block scale is halved as often as the block's largest weight allows. It is doubled
 where stochastic rounding, on the grid 0 .5 1 1.5 2 3 4 6 8 12 ..., takes a weight beyond 6: the smaller the update, the
-rarer. Weights are right in the mean; only codes .5 and 1.5 are drawn anew when their block's scale doubles. The tensor
+rarer. Weights are right in the mean; only codes .5 and 1.5 are drawn again when their block's scale doubles. The tensor
 scale is doubled when a block scale would pass 448, and made smaller when all of them are at most 112; the block scales
 move the other way, so that only blocks at the smallest scale notice. Without `previous` block scales are rounded up.
 

@@ -268,7 +268,7 @@ class LowPrecisionOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def reload_weights(self, values: Mapping[Tensor, Tensor] | None = None) -> None:
-        """Take weights anew after parameters were written to from outside. Moments and step counts stay.
+        """Take weights again after parameters were written to from outside. Moments and step counts stay.
 
         values: parameter -> its new values, for these parameters only; they may be finer than the format (for example
             the float32 ones that a bf16 model was made from), and masters, codes and carries are built from them.

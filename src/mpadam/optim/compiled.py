@@ -7,7 +7,7 @@ so a model's parameters of one kind share a single graph. Codes with scales, Apo
 the shape: one graph for each. All numbers that may move between steps (rates, betas, eps, clip, ...), and the keys of
 the rounding bits, are tensors: as numbers they would be part of the code, and every step would compile again.
 
-Graphs take a flat tuple of tensors: beside its arithmetic a call costs a check of each argument, and nested arguments
+Graphs take a flat tuple of tensors: besides its arithmetic, a call costs a check of each argument, and nested arguments
 take twice as long.
 
 A compiler leaves out a cast to bf16 that is cast back unless it is told not to: `emulate_precision_casts`.
@@ -71,7 +71,7 @@ def scalars(constants: Constants, rates: Rates, device_type: str) -> tuple[Tenso
     """The numbers of an update as a graph takes them.
 
     A CPU's are one tensor. Its loop cannot keep a number in a register, since what it stores might be that number, and
-    reads each anew for every vector: from one address that is a single instruction, from a dozen twice as many.
+    reads each again for every vector: from one address that is a single instruction, from a dozen twice as many.
     """
     numbers = scalar_tensor((*rates, *constants.numbers()))
     return (numbers,) if device_type == "cpu" else numbers.unbind()

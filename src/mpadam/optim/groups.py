@@ -92,14 +92,14 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """One group per role, with parameter names; pass the list to any optimizer of `mpadam`.
 
-    weight_format: of the projections.  other_format: of all else; None is "fp32" beside float32 masters, else "bf16".
+    weight_format: of the projections.  other_format: of all else; None is "fp32" with float32 masters, else "bf16".
     weight_decay, weight_decay_mult: of what decays; None leaves the optimizer's own default. weight_decay_mult is for
         rules with two branches only: AdamW and Madam refuse groups that have one.
     embedding_decay: whether embeddings decay (a tied head goes with its embedding).
     head: the output layer. None takes what the model's `get_output_embeddings()` gives and layers named `lm_head`; any
         other layer cannot be told from a projection, so name it.
     """
-    beside = other_format or ("fp32" if weight_format == "fp32" else "bf16")
+    other = other_format or ("fp32" if weight_format == "fp32" else "bf16")
     head = head or _output_layer(model)
     by_role: dict[str, list[tuple[str, Tensor]]] = {role: [] for role in ROLES}
     for owned in _owned_parameters(model):
@@ -109,7 +109,7 @@ def parameter_groups(
     for role, params in by_role.items():
         still = role == "norm" or (role == "embedding" and not embedding_decay)
         options = {k: 0.0 if still else v for k, v in decay.items() if still or v is not None}
-        fmt = weight_format if role == "projection" else beside
+        fmt = weight_format if role == "projection" else other
         groups.append({"params": params, "role": role, "weight_format": fmt, **options})
     return [group for group in groups if group["params"]]
 

@@ -1,4 +1,4 @@
-"""The tables of docs/memory.md, measured anew at each call.
+"""The tables of docs/memory.md, measured again at each call.
 
 python -m mpadam.optim.memory_table > docs/memory.md
 """

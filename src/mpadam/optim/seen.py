@@ -36,7 +36,7 @@ def _words(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def checksum(x: Tensor) -> Tensor:
-    """int64 sums over all bits of `x`, a sum a run of words; the rest as it is."""
+    """int64 sums over all bits of `x`, one sum per run of words; the rest as it is."""
     words, rest = _words(x)
     summed = len(words) // _RUN * _RUN
     return torch.cat((words[:summed].view(-1, _RUN).sum(1), words[summed:], rest.view(torch.int16).to(torch.int64)))

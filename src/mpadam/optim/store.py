@@ -127,7 +127,7 @@ class StorePlan:
     ) -> Callable[[Tensor], Tensor]:
         """part of a step (float32, broadcasts) -> the stored weight that it alone would leave, float32 [*shape].
 
-        A block format chooses its scales anew with every write, and NVFP4 a scale of the whole tensor. A weight that
+        A block format chooses its scales again with every write, and NVFP4 a scale of the whole tensor. A weight that
         moves only because its scale did has not been updated, and a part that is written by itself would have other
         scales. So every part, and the write of nothing that it is compared with, is rounded on the scales of the whole
         update, with the same bits and the same carry.
@@ -312,7 +312,7 @@ class WeightStore:
             self.position = self.position.to(device)
 
     def says_no_more(self) -> bool:
-        """Whether a store built anew on the parameter would hold the same: nothing in this one is finer."""
+        """Whether a store built again on the parameter would hold the same: nothing in this one is finer."""
         if self.plan.has_carry and bool(self.state["carry"].any()):
             return False
         if self.is_weight:

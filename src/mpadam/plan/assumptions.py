@@ -84,7 +84,7 @@ LOSS_BYTES_PER_HEAD_WEIGHT = 10.0
 #: Backend that is assumed for `fp8_backend: auto` on a GPU with FP8 products: it takes longer than Transformer Engine.
 AUTO_BACKEND = "native"
 
-#: Several GPUs: what remains of each one's speed beside the sum of gradients.
+#: Several GPUs: what remains of each one's speed with the sum of gradients.
 DATA_PARALLEL_EFFICIENCY = 0.93
 
 #: FLOP/s of one CPU thread in forward and backward, by compute; FP8 is emulated there (cast, scale, bf16 product). A
@@ -94,7 +94,7 @@ CPU_RATE: Mapping[str, float] = {"bf16": 2.5e10, "fp8": 1.5e10}
 #: Seconds of a job before its first step: interpreter, imports, model, data; on a GPU also compilation.
 START_UP_SECONDS: Mapping[str, float] = {"cpu": 8.0, "cuda": 90.0}
 
-#: Bytes a GPU holds beside tensors: CUDA context, cuBLAS workspaces, what the allocator cannot use.
+#: Bytes a GPU holds besides tensors: CUDA context, cuBLAS workspaces, what the allocator cannot use.
 GPU_OVERHEAD_BYTES = 2e9
 
 #: A job's Slurm time limit: estimate times head-room, and half as much again with each further attempt.

@@ -57,7 +57,7 @@ class Flops:
 
 @dataclass(frozen=True)
 class Shape:
-    """A model and what its cost depends on beside its configuration."""
+    """A model and what its cost depends on besides its configuration."""
 
     model: ModelConfig
     vocab_size: int

@@ -89,7 +89,7 @@ class Observed:
 
 
 def finished(trainings: Iterable[Training], paths: StudyPaths) -> dict[Training, dict[str, Any]]:
-    """The summaries that there are and that belong to the run.yaml beside them."""
+    """The summaries that there are and that belong to the run.yaml next to them."""
     found = {}
     for training in trainings:
         folder = RunFolder(training.folder(paths))

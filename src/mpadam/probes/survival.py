@@ -34,7 +34,7 @@ def parts_of(rule: str) -> tuple[str, ...]:
 
 
 def count_survival(preview: Preview) -> Tensor:
-    """How many weights of each bin each branch lets stand: int64 (bins, 3, ..., 3), an axis of 3 a branch of the
+    """How many weights of each bin each branch lets stand: int64 (bins, 3, ..., 3), an axis of 3 per branch of the
     rule: see `fate`."""
     branches, update, x = parts_of(preview.plan.rule), preview.update, preview.operands
     write = preview.plan.store.part_writer(x.stored, update.stored, update.before, x.bits())

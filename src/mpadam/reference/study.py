@@ -328,5 +328,5 @@ def _check_cut(wanted: Mapping[str, Any], settings: Mapping[str, Any], data: Pat
         if key in wanted and wanted[key] != settings[key]:
             raise ValueError(
                 f"--{flag} {wanted[key]}: the data in {data} were prepared with {key} {settings[key]}; prepare them "
-                f"anew, or write  --{flag} {settings[key]}"
+                f"again, or write  --{flag} {settings[key]}"
             )

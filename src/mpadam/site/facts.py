@@ -122,7 +122,7 @@ def model_facts(collected: Collected) -> list[tuple[str, ...]]:
 
 
 @dataclass(frozen=True)
-class Beside:
+class Comparison:
     """A line of the paper and what this study has. A cell without runs of that model is None.
 
     direction: which way the gains of this study's other cells in the same regime point.
@@ -135,19 +135,19 @@ class Beside:
     direction: str
 
 
-def beside_the_paper(collected: Collected) -> list[Beside]:
+def next_to_the_paper(collected: Collected) -> list[Comparison]:
     found = {cell.key: cell for cell in cells(collected.runs)}
-    return [_beside(collected, reported, found) for reported in REPORTED]
+    return [_compared(collected, reported, found) for reported in REPORTED]
 
 
-def _beside(collected: Collected, reported: Line, found: dict[CellKey, Cell]) -> Beside:
+def _compared(collected: Collected, reported: Line, found: dict[CellKey, Cell]) -> Comparison:
     same = same_model(collected, reported.model)
     adamw, method = (
         found.get(CellKey(reported.model, BUDGET, reported.regime, entry)) if same else None
         for entry in (BASELINE, METHOD)
     )
     than = CellKey(reported.model, BUDGET, reported.regime, BASELINE)
-    return Beside(
+    return Comparison(
         reported,
         (perplexity_text(adamw), adamw.key.folder) if adamw else None,
         (perplexity_text(method), method.key.folder) if method else None,

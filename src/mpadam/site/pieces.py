@@ -45,7 +45,7 @@ class Point:
 class Piece:
     """A table (`content` has header and rows) or a figure (`content` has its alternative text and size).
 
-    anchor: its place on the page; a figure beside a table of the same name has another.
+    anchor: its place on the page; a figure next to a table of the same name has another.
     image: link to the picture of a figure, None for a table.
     downloads: format and link.  points: what a figure shows of runs.
     """

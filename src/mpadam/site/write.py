@@ -21,7 +21,7 @@ from mpadam.site.abstract import abstract
 from mpadam.site.cell_page import render_cell
 from mpadam.site.claims import read_claims
 from mpadam.site.curves import loss_panels
-from mpadam.site.facts import beside_the_paper, facts, model_facts
+from mpadam.site.facts import facts, model_facts, next_to_the_paper
 from mpadam.site.pieces import UNFOLDED, contents, figures_of, link, neighbours, read_pieces, tables_of
 from mpadam.site.rows import PAGES, RunRow, by_cell, run_rows, tuning_links
 
@@ -93,7 +93,7 @@ def render_page(template: Template, collected: Collected, rows: list[RunRow]) ->
         unfolded=UNFOLDED,
         contents=[("Tables", contents(tables)), ("Figures", contents(figures))],
         neighbours=neighbours(collected.paths),
-        paper=beside_the_paper(collected),
+        paper=next_to_the_paper(collected),
         cells=by_cell(rows),
         curves=loss_panels(rows) if perplexities else [],
         tunings=tuning_links(collected, rows),

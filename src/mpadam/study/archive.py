@@ -98,7 +98,7 @@ def open_study(paths: StudyPaths) -> StudyPaths:
 
 @cache
 def _unpacked(archive: Path, date: int) -> Path:
-    """date: of the archive, so that a later one at the same place is unpacked anew."""
+    """date: of the archive, so that a later one at the same place is unpacked again."""
     folder = Path(tempfile.mkdtemp(prefix="mpadam-study-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     unpack(archive, folder)

@@ -145,7 +145,7 @@ def altered(folder: RunFolder, summary: dict[str, Any]) -> str | None:
 
 
 def edited_records(folder: RunFolder, summary: dict[str, Any]) -> Path | None:
-    """Which of the records beside a summary is not the one that it was made with. Older ones say nothing of probes."""
+    """Which of the records next to a summary is not the one that it was made with. Older ones say nothing of probes."""
     recorded = {folder.metrics: summary.get("metrics_sha256")}
     if "probes_sha256" in summary:
         recorded[folder.probes] = summary["probes_sha256"]

@@ -1,7 +1,7 @@
 """What the sections of the configuration are made of: strict models, the types that several of them use, and what
 pydantic finds wrong with them in one line.
 
-`Options` and `Kinds` are for what the workflow makes beside trainings: a section with a dataclass for each kind. A
+`Options` and `Kinds` are for what the workflow makes besides trainings: a section with a dataclass for each kind. A
 study's configuration overrides single fields; rules hand over all of them as canonical JSON, so what they make is made
 again when, and only when, a value changes.
 """
@@ -156,7 +156,7 @@ PositiveInt = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
-# --- sections of what is made beside trainings ------------------------------------------------------------------------
+# --- sections of what is made besides trainings -----------------------------------------------------------------------
 
 
 class Options:

@@ -46,10 +46,10 @@ def bracketed(trials: Sequence[Trial], best: Trial) -> dict[str, bool]:
 
     A neighbour is the trial with the next smaller or next larger value, all other searched values being equal.
     """
-    beside = {key: [_neighbour(trials, best, key, side) for side in (-1, 1)] for key in best["values"]}
+    neighbours = {key: [_neighbour(trials, best, key, side) for side in (-1, 1)] for key in best["values"]}
     return {
         key: all(trial is not None and trial_loss(trial) > trial_loss(best) for trial in both)
-        for key, both in beside.items()
+        for key, both in neighbours.items()
     }
 
 

@@ -6,7 +6,7 @@
 A checkpoint is written under a temporary name, brought to disk and renamed. Its manifest has the run's hash, the
 progress and a checksum of the state; the newest one that is intact, of this run and of this version counts, and any
 other is passed over with a warning. Disk use of a run: two full states (weights, masters, moments) while it trains and
-a third for the moment of a save, then 2 bytes a parameter.
+a third for the moment of a save, then 2 bytes per parameter.
 """
 
 import errno

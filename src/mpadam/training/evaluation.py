@@ -16,7 +16,7 @@ from mpadam.training.ranks import ALONE, Ranks
 
 @dataclass(frozen=True)
 class Validation:
-    """loss: nats a token, tokens: how many were predicted."""
+    """loss: nats per token, tokens: how many were predicted."""
 
     loss: float
     tokens: int

@@ -1,4 +1,4 @@
-"""One writer a run folder.
+"""One writer per run folder.
 
 The lock is a file that says who holds it, linked into place, which is atomic on network file systems too; where there
 are no hard links it is created in place, which only one process can do either. Its holder touches it every 30 s. On the
@@ -37,7 +37,7 @@ SKEW_SECONDS = 86_400.0  # a lock from further ahead is a dead one, by a clock t
 class RunLock:
     """Context manager: holds the lock of a run folder, or raises RefusedError with its holder.
 
-    clock: what time it is, in seconds; default: the modification time of a file just written beside the lock.
+    clock: what time it is, in seconds; default: the modification time of a file just written next to the lock.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] | None = None) -> None:

@@ -1,7 +1,7 @@
 """The training loop.
 
-An update: gradients of the global batch's mean loss (a token counts the same wherever it stands), a check that all is
-finite, clipping, the optimizer. A loss or gradient that is not finite ends the run as `diverged`, and with
+An update: gradients of the global batch's mean loss (every token has the same weight), a check that all is finite,
+clipping, the optimizer. A loss or gradient that is not finite ends the run as `diverged`, and with
 `check_nonfinite_every: 1` *before* the update: weights, moments and rounding streams stay as they were after the last
 good step. With a larger number it is noticed later, at the latest before anything is logged, validated or saved; step
 and last finite loss are the same, and so is every number of a run that stays finite.

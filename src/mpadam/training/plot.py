@@ -54,7 +54,7 @@ def draw(folder: RunFolder, run: RunFile, validation: Sequence[Mapping[str, Any]
 def loss_svg(train: Sequence[Point], validation: Sequence[Point], *, title: str) -> str:
     """An SVG document.
 
-    train, validation: (step, loss in nats a token) pairs; values that are not finite are left out.
+    train, validation: (step, loss in nats per token) pairs; values that are not finite are left out.
     """
     train = [p for p in train[:: -(-len(train) // MAX_POINTS) or 1] if math.isfinite(p[1])]
     validation = [p for p in validation if math.isfinite(p[1])]
@@ -80,7 +80,7 @@ def loss_svg(train: Sequence[Point], validation: Sequence[Point], *, title: str)
         f'<polyline points="{line}" fill="none" stroke="{TRAIN}" stroke-width="1.5"/>',
         *(f'<circle cx="{x}" cy="{y}" r="4" fill="{VALIDATION}"/>' for x, y in map(place, validation)),
         _text(WIDTH / 2, HEIGHT - 8, "step", "middle"),
-        _text(LEFT, TOP - 8, "loss (nats a token)", "start"),
+        _text(LEFT, TOP - 8, "loss (nats per token)", "start"),
         _text(WIDTH - RIGHT, TOP - 8, "training", "end", color=TRAIN),
         _text(WIDTH - RIGHT - 64, TOP - 8, "validation", "end", color=VALIDATION),
     ]

@@ -17,7 +17,7 @@ WARM_UP_STEPS = 5  # of each attempt: left out of the throughput, since they loa
 
 
 class Meter:
-    """Counts the time of a run, and the target tokens a second of its updates (validations and saves left out)."""
+    """Counts the time of a run, and the target tokens per second of its updates (validations and saves left out)."""
 
     def __init__(self, progress: Progress, *, ranks: int = 1) -> None:
         self._progress = progress
@@ -50,7 +50,7 @@ class Meter:
             self._progress.timed_positions += positions
 
     def tokens_per_s(self) -> float:
-        """Target tokens a second of the updates since this was last asked."""
+        """Target tokens per second of the updates since this was last asked."""
         rate = self._tokens / self._seconds
         self._seconds, self._tokens = 0.0, 0
         return rate

@@ -255,7 +255,7 @@ def open_validation(data: TokenData, spec: DataSpec) -> ValidationSet:
 
 
 def _start(spec: RunSpec, ranks: Ranks) -> tuple[LlamaForCausalLM, LowPrecisionOptimizer]:
-    """Initial weights: one float32 draw a seed, which each regime's masters hold as finely as they can."""
+    """Initial weights: one float32 draw per seed, which each regime's masters hold as finely as they can."""
     model = compute_model(spec, ranks)
     optimizer = _optimizer(spec, model)
     optimizer.reload_weights(_Drawn(model, spec.seed))

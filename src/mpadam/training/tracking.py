@@ -1,4 +1,4 @@
-"""Weights & Biases beside the run folder: off by default, imported only when it is on.
+"""Weights & Biases in addition to the run folder: off by default, imported only when it is on.
 
 It shows what metrics.jsonl holds and is the source of nothing: tables read the run folder alone. The run's id is its
 hash, so that every attempt goes on in the same W&B run; steps that are done again after a resume have the values that

@@ -31,7 +31,7 @@ def read_trial(folder: Path, values: dict[str, float]) -> dict[str, Any]:
 
 
 def further_folder(first: Path, number: int) -> Path:
-    """The folder of a tuning's trial of that number, beside its first one."""
+    """The folder of a tuning's trial of that number, next to its first one."""
     return first.parent / f"trial{number}"
 
 

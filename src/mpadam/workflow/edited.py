@@ -12,7 +12,7 @@ from mpadam.study.run_folder import RunFolder, altered, edited_records, read_jso
 
 
 def is_edited(path: Path, *, checked: Path) -> bool:
-    """Whether the summary in a run's folder is not what its training wrote, or not that of the records beside it.
+    """Whether the summary in a run's folder is not what its training wrote, or not that of the records next to it.
 
     checked: a file that is made of the summary, which was looked at then.
     """

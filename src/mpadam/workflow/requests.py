@@ -262,8 +262,8 @@ class Workflow:
     def memory_mb_of(self, model: str) -> int:
         """Host memory of a training, in MB, at most.
 
-        On a CPU: interpreter and libraries, 24 bytes a parameter (weight, copies, gradient, states), and what a forward
-        pass keeps: three float32 arrays of logits and about 40 values a position, layer and hidden unit.
+        On a CPU: interpreter and libraries, 24 bytes per parameter (weight, copies, gradient, states), and what a
+        forward pass keeps: three float32 arrays of logits and about 40 values per position, layer and hidden unit.
         """
         if self.config.training.device == "cuda":
             return host_memory_mb(self.config, model)
@@ -293,7 +293,7 @@ class Workflow:
         return self._sections(exclude={"epochs", "downloads_at_once", "shard_jobs"})
 
     def shard_text(self) -> str:
-        """What decides the token files of a shard, beside the shard itself: not how many there are, nor sequences."""
+        """What decides the token files of a shard, besides the shard itself: not how many there are, nor sequences."""
         return canonical_json({"data": self.data.model_dump(mode="json", include=_ORIGIN)})
 
     def shard_facts(self, wildcards: Any) -> str:

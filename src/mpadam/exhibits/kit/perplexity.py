@@ -41,7 +41,7 @@ def panel_of(title: str, cells: Sequence[Cell]) -> Panel:
 
 
 def perplexity_picture(name: str, title: str, shown: Sequence[Panel], *, about: str = "") -> Picture:
-    """Means with bars of one standard deviation. A line breaks, and no bar stands, where a cell has no mean.
+    """Means with bars of one standard deviation. A line breaks, and there is no bar, where a cell has no mean.
 
     about: what the caption opens with.
     """

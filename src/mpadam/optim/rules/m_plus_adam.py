@@ -51,7 +51,7 @@ M_PLUS_ADAM = Rule(
     multiplicative_form: "normalized_rho" | "normalized_rho_tensor" | "relative" | "unnormalized_rho".
     block_scale_exponent: each block of 256 weights of a row has lr_mult times (its scale / the tensor's typical one) to
         this power; 0, the default, is the paper's rule, others are an ablation of it [our reading].
-    second_moment: "full", or "apollo_e" for v_e in rank `apollo_rank`, projected anew every `apollo_refresh` updates;
+    second_moment: "full", or "apollo_e" for v_e in rank `apollo_rank`, projected again every `apollo_refresh` updates;
         `apollo_scope` "projections" (groups with that role, and groups without a role) or "all_2d".
     tie_lr_mult: True multiplies lr_mult by lr / (lr at construction), so that one scheduler moves both; False does not;
         None does not either, and warns if lr moves and lr_mult does not.
