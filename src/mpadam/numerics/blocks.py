@@ -73,9 +73,9 @@ def computed_once(x: Tensor) -> Tensor:
     """`x`, on a CPU in memory of its own, where a compiled kernel then writes it once and reads it afterwards.
 
     Otherwise a kernel would compute a block's scale again for every few elements, the weight for every pass over it,
-    and would cut its vectors to the length of a block, which takes several times as long. On a GPU it is not needed: an FP8
-    step is two kernels, of which the second holds whole blocks, and three where blocks are short (docs/speed.md counts
-    them). as_strided is what makes torch.compile write it (see `from_blocks`).
+    and would cut its vectors to the length of a block, which takes several times as long. On a GPU it is not needed: an
+    FP8 step is two kernels, of which the second holds whole blocks, and three where blocks are short (docs/speed.md
+    counts them). as_strided is what makes torch.compile write it (see `from_blocks`).
     """
     if x.device.type != "cpu":
         return x
