@@ -196,7 +196,7 @@ def _certainty(effects: Effects) -> str:
         told = _many(seeds[-1], "seed")
         return f"Directions only: {told} cannot tell an effect from noise, and a verdict takes at least {LEAST_SEEDS}."
     edges = list(dict.fromkeys(edge for cell in (*cells, *effects.costs) for edge in cell.edges))
-    rates = "each best rate has worse neighbours on both sides"
+    rates = "each best rate has worse neighbours on both sides, one rate at a time"
     if edges:
         rates = f"some best rates are at an end of what was tried ({', '.join(edges)})"
     missing = sum(bool(cell.missing) for cell in cells)
