@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from analysis_fakes import fake_study
 
 from mpadam.cli import main
+from mpadam.stored import checksums
+from mpadam.study import archive
 
 
 def test_tables_made_of_what_was_kept_are_the_study_s_own(tmp_path: Path) -> None:
@@ -29,6 +32,29 @@ def test_tables_made_of_what_was_kept_are_the_study_s_own(tmp_path: Path) -> Non
     assert {path.suffix for path in (study.paths.root / "figures").iterdir()} > {".png", ".svg"}
     assert (out / "figures/figure4.svg").exists()
     assert not [path for path in out.rglob("*") if path.suffix in (".bin", ".pt") or path.name == marker.name]
+
+
+def test_i20_a_run_that_has_not_ended_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training that writes while the archive is made would change its files between their checksum and their copy."""
+    study = fake_study(tmp_path / "results", grids=[{"name": "one", "models": ["tiny"]}])
+    run = next(study.paths.root.glob("runs/*/*/*/*/*/summary.json")).parent
+    (run / "summary.json").unlink()
+    trial = next(study.paths.root.glob("tuning/*/*/*/selected.yaml")).parent / "trial3"
+    shutil.copytree(run, trial)
+
+    def sums(named: Iterable[tuple[str, Path]]) -> str:
+        made = checksums(named)
+        for folder in (run, trial):
+            with (folder / "metrics.jsonl").open("a") as metrics:
+                metrics.write("{}\n")
+        return made
+
+    monkeypatch.setattr(archive, "checksums", sums)
+    assert main(["keep", str(study.paths.root), str(tmp_path / "kept")]) == 0
+    archive.unpack(tmp_path / "kept" / archive.ARCHIVE, tmp_path / "unpacked")
+    ended = {path.relative_to(study.paths.root) for path in study.paths.root.rglob("summary.json")}
+    assert {path.relative_to(tmp_path / "unpacked") for path in tmp_path.glob("unpacked/**/summary.json")} == ended
+    assert not any((tmp_path / "unpacked" / path.relative_to(study.paths.root)).exists() for path in (run, trial))
 
 
 def test_nothing_is_overwritten_and_only_a_study_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -129,6 +129,7 @@ _PATTERNS = (
 def keep(study: Path, out: Path) -> list[Path]:
     """Write those files of the study in that folder to a new folder; returns what was written.
 
+    Runs and trials without a summary are left out: a training may be writing there, and its checkpoints are not kept.
     Raises ValueError if `study` is no study's folder with a result, or `out` is there already or inside it.
     """
     records = open_study(StudyPaths(study.name, study.parent)).records
@@ -141,7 +142,8 @@ def keep(study: Path, out: Path) -> list[Path]:
     if is_there(out) and any(out.iterdir()):
         raise ValueError(f"{out}: is there already, and is not overwritten; delete it, or name another")
     copies = [_copy(path, out / path.relative_to(study)) for path in _files(study, _PATTERNS)]
-    pack(_files(records, _RECORDS), records, out / ARCHIVE)
+    ended = (p for p in _files(records, _RECORDS) if p.name == "selected.yaml" or is_there(p.parent / "summary.json"))
+    pack(ended, records, out / ARCHIVE)
     return [*copies, out / ARCHIVE]
 
 
