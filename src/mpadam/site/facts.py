@@ -73,7 +73,7 @@ def _sizes(manifest: dict[str, Any]) -> list[Fact]:
         ("Vocabulary", f"{manifest['vocab_size']:,} tokens"),
         (
             "Yardstick",
-            f"guessing by the frequency of tokens alone: perplexity {math.exp(entropy):.1f} ({entropy:.3f} nats a "
+            f"guessing by the frequency of tokens alone: perplexity {math.exp(entropy):.1f} ({entropy:.3f} nats per "
             "token, the unigram entropy of the validation text)",
         ),
     ]
