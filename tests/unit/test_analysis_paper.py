@@ -315,6 +315,13 @@ def test_the_ticks_of_figure_6_do_not_overlap_in_narrow_panels_of_many_rates(tmp
         assert not any(box.overlaps(other) for box, other in pairwise(boxes))
 
 
+def test_i20_figure_6_leaves_out_models_of_adamw_alone_unless_there_is_no_other(study: FakeStudy) -> None:
+    study.paths.selected(TuningKey("small", "bf16-bf16", "m-plus-adam")).unlink()
+    assert set(figure6(collected(study)).data["model"]) == {"tiny"}
+    study.paths.selected(TuningKey("tiny", "bf16-bf16", "m-plus-adam")).unlink()
+    assert set(figure6(collected(study)).data["model"]) == {"tiny", "small"}
+
+
 def test_T6_diverged_trials_are_crosses_and_missing_tunings_say_so(study: FakeStudy) -> None:
     edit_trials(study, ADAMW_TUNING, [{}, {}, {"status": "diverged", "val_loss": None}])
     study.paths.selected(TuningKey("small", "bf16-bf16", "adamw")).unlink()

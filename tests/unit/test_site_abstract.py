@@ -83,8 +83,23 @@ def test_i20_only_what_varies_is_in_the_name_of_a_cell(tmp_path: Path) -> None:
     tiny = CLAIMS_STUDY["models"]["tiny"]
     study = claims_study(tmp_path / "lengths", models={"tiny": tiny, "tiny-long": {**tiny, "steps_1x": 100}}, seeds=[0])
     assert [row.where for row in abstract_of(study).costs][:2] == ["tiny bf16-bf16", "tiny fp8-bf16"]
+    assert ": 1 model of" in text_of(abstract_of(study), "Tested")  # of one shape, with two lengths
     study = claims_study(tmp_path / "budgets", budgets=[1, 2], seeds=[0])
     assert "2x fp8-bf16" in [row.where for row in abstract_of(study).costs]
+
+
+def test_i20_a_regime_that_costs_something_at_one_length_is_not_said_to_cost_nothing(tmp_path: Path) -> None:
+    tiny = CLAIMS_STUDY["models"]["tiny"]
+    study = claims_study(tmp_path / "lengths", models={"tiny": tiny, "tiny-long": {**tiny, "steps_1x": 100}})
+    for model, cost in (("tiny", 0.1), ("tiny-long", 0.0)):
+        for regime, loss in (("fp32-bf16", 4.0), ("fp8-bf16", 4.0 + cost)):
+            values = {seed: loss + (1 + (cost > 0)) * bit for seed, bit in enumerate(WIGGLE)}
+            give(study, values, model=model, budget=1, regime=regime, optimizer="adamw")
+    found = abstract_of(study)
+    assert "most in tiny fp8-bf16 +10.5%" in text_of(found, "Result")
+    idle = text_of(found, "Limits").partition(" AdamW is not shown to lose")[0]
+    assert "tiny-long fp8-bf16" in idle
+    assert "tiny fp8-bf16" not in idle
 
 
 def test_two_seeds_give_directions_only(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """What a README says of a study's results, made of its claims.json, so that no sentence says more than the data do.
 
-python -m mpadam.claims.sentences results/example/pilot/paper                    # print it
-python -m mpadam.claims.sentences results/example/pilot/paper --into README.md   # between its two markers
+python -m mpadam.claims.sentences results/example/long/paper                    # print it
+python -m mpadam.claims.sentences results/example/long/paper --into README.md   # between its two markers
 """
 
 import argparse
@@ -47,7 +47,7 @@ def _row(claim: Content, known: Costs) -> tuple[str, str, str]:
 def _tested(content: Content) -> str:
     counts = Counter(claim["verdict"] for claim in content["claims"])
     told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
-    cells = [cell for claim in content["claims"] for cell in claim["cells"]]
+    cells = [cell for claim in content["claims"] if claim["id"] in TOLD for cell in claim["cells"]]
     seeds = sorted({cell["n"] for cell in cells if cell["budget"] is not None and cell["n"]})
     paired = f" {' to '.join(dict.fromkeys((str(seeds[0]), str(seeds[-1]))))} paired seeds," if seeds else ""
     text = (
@@ -78,19 +78,20 @@ def _untested(content: Content) -> list[str]:
     paragraphs = _costs(next(claim for claim in content["claims"] if claim["id"] == "3"))
     if unequal:
         paragraphs.append(
-            f"{_counted(unequal)} have no verdict by the design of the study: one side was tuned and the other took "
+            f"{_counted(unequal)} no verdict by the design of the study: one side was tuned and the other took "
             "its rates from elsewhere, trials are shorter than runs, or runs that the claim needs were not asked for."
         )
     if edges:
         rates = dict.fromkeys(edge for _, cell in edges for edge in cell["edges"])
         why = "a best rate has no worse neighbour on one side"
-        paragraphs.append(f"{_counted(edges)} have none because {why}: {', '.join(rates)}.")
+        paragraphs.append(f"{_counted(edges)} no verdict because {why}: {', '.join(rates)}.")
     return paragraphs
 
 
 def _counted(cells: Sequence[tuple[str, Content]]) -> str:
     claims = len({name for name, _ in cells})
-    return f"{len(cells)} cell{'s' if len(cells) > 1 else ''} of {claims} claim{'s' if claims > 1 else ''}"
+    subject = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
+    return f"{subject} of {claims} claim{'s' if claims > 1 else ''} {'has' if len(cells) == 1 else 'have'}"
 
 
 def _costs(claim: Content) -> list[str]:

@@ -37,7 +37,9 @@ _COLUMNS = ["model", "optimizer", "lr", "lr_mult", "val_loss", "chosen"]
 
 
 def trials(study: Collected) -> pd.DataFrame:
-    """A row per trial, by increasing rates; a diverged one has no loss. Models of which either was tuned in bf16."""
+    """A row per trial, by increasing rates; a diverged one has no loss. Models with M+Adam, if it was tuned for any in
+    bf16, else those of AdamW.
+    """
     rows = []
     for tuning in study.tunings:
         if tuning.key.regime == REGIME and tuning.key.optimizer in (BASELINE, METHOD):
@@ -47,6 +49,8 @@ def trials(study: Collected) -> pd.DataFrame:
                 found = loss if math.isfinite(loss) else None
                 rates = (rates.get("lr"), rates.get("lr_mult"))
                 rows.append((tuning.key.model, tuning.key.optimizer, *rates, found, index == best))
+    several = {row[0] for row in rows if row[1] == METHOD}
+    rows = [row for row in rows if row[0] in several or not several]
     order = {name: place for place, name in enumerate(dict.fromkeys(row[0] for row in rows))}
     rows.sort(key=lambda row: (order[row[0]], row[1] != BASELINE, row[2] or 0.0, row[3] or 0.0))
     numbers = dict.fromkeys(("lr", "lr_mult", "val_loss"), "float64")

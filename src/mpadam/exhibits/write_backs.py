@@ -14,7 +14,7 @@ from mpadam.exhibits.source import Source
 from mpadam.study.config import StudyConfig
 
 NAME = "write-backs"
-TITLE = "Stochastic rounding and Kahan summation"
+TITLE = "Write-backs: alternatives to rounding to nearest"
 NEEDS = "runs"
 PLACE = 50
 CHECKED = {"tables/write-backs.csv": ("val_ppl_mean",)}

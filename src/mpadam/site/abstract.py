@@ -70,7 +70,8 @@ def _tested(collected: Collected) -> str:
 def _study(collected: Collected) -> str:
     runs, total = collected.runs, len(collected.runs)
     done = collected.count("completed") + collected.count("diverged")
-    model, regime, seed = (_many(runs[name].nunique(), name) for name in ("model", "regime", "seed"))
+    regime, seed = (_many(runs[name].nunique(), name) for name in ("regime", "seed"))
+    model = _many(len({collected.config.models[name].size for name in runs["model"].unique()}), "model")
     optimizer = _many(len({name for name in runs["optimizer"] if not is_level(name)}), "optimizer")
     among = f"{total:,} runs" if done == total else f"{done:,} of {total:,} runs are in"
     return (
@@ -133,7 +134,9 @@ def _loss(found: Sequence[ClaimCell]) -> str:
     most = max(shown, key=lambda cell: cell.mean or 0.0, default=None)
     if most is None:
         return f"AdamW is not shown to lose anything by weights below fp32 in {_of(0, known)}" if known else ""
-    return f"AdamW is shown to lose by weights below fp32 in {_of(len(shown), known)}, most in {_one(most, COST)}"
+    return (
+        f"AdamW is shown to lose by weights below fp32 in {_of(len(shown), known)}, most in {_one(most, found, COST)}"
+    )
 
 
 def _of(count: int, found: Sequence[ClaimCell]) -> str:
@@ -153,15 +156,15 @@ def _tally(what: str, than: str, found: Sequence[ClaimCell]) -> str:
         return f"{what} has a lower mean perplexity {than} in {_of(lower, known)}{_reach(known)}{lost}"
     better, worse, still = sides(known).values()
     return (
-        f"{what} is shown to be better {than} in {_of(len(better), known)}{_each(better)}, worse in "
-        f"{len(worse) or 'none'}{_each(worse)}, and undecided in {len(still) or 'none'}{_reach(still)}{lost}"
+        f"{what} is shown to be better {than} in {_of(len(better), known)}{_each(better, known)}, worse in "
+        f"{len(worse) or 'none'}{_each(worse, known)}, and undecided in {len(still) or 'none'}{_reach(still)}{lost}"
     )
 
 
-def _each(found: Sequence[ClaimCell]) -> str:
+def _each(found: Sequence[ClaimCell], among: Sequence[ClaimCell]) -> str:
     if len(found) > _ONE_BY_ONE:
         return _reach(found)
-    return f": {', '.join(_one(cell, GAIN, family=True) for cell in found)}" if found else ""
+    return f": {', '.join(_one(cell, among, GAIN, family=True) for cell in found)}" if found else ""
 
 
 def _reach(found: Sequence[ClaimCell]) -> str:
@@ -169,9 +172,16 @@ def _reach(found: Sequence[ClaimCell]) -> str:
     return f", means {GAIN.span((min(means), max(means)))}%" if means else ""
 
 
-def _one(cell: ClaimCell, write: Writer, *, family: bool = False) -> str:
+def _one(cell: ClaimCell, among: Sequence[ClaimCell], write: Writer, *, family: bool = False) -> str:
     interval = cell.family_interval if family else cell.interval
-    return f"{cell.regime} {write.text(cell.mean or 0.0, interval)}"
+    return f"{_where(cell, among)} {write.text(cell.mean or 0.0, interval)}"
+
+
+def _where(cell: ClaimCell, among: Sequence[ClaimCell]) -> str:
+    """`fp8-bf16`, with the model or the budget where these cells have several."""
+    varied = {name for name in ("model", "budget") if len({getattr(one, name) for one in among}) > 1}
+    model, budget = cell.model if "model" in varied else "", f"{cell.budget}x" if "budget" in varied else ""
+    return " ".join(filter(None, (model, budget, cell.regime)))
 
 
 def _best_form(forms: Sequence[Effect]) -> str:
@@ -180,7 +190,7 @@ def _best_form(forms: Sequence[Effect]) -> str:
         return ""
     best = max(known, key=lambda one: one.gain.mean or 0.0)
     label = optimizer_styles([best.entry])[best.entry].label
-    gained = _one(best.gain, GAIN, family=True)
+    gained = _one(best.gain, [one.gain for one in known], GAIN, family=True)
     return f"the form of M+Adam that gains most over AdamW, chosen after the fact, is {label}: {gained}"
 
 
@@ -217,9 +227,10 @@ def _limits(collected: Collected, effects: Effects, claims: dict[str, Any] | Non
         told.append(
             "the models are a fraction of the paper's smallest (60m), so nothing here settles a claim of the paper"
         )
-    idle = [cell.regime for cell in effects.costs if cell.interval and not _is_shown(cell) and not cell.untestable]
+    known = [cell for cell in effects.costs if cell.interval and not cell.untestable]
+    idle = [_where(cell, effects.costs) for cell in known if not _is_shown(cell)]
     if idle:
-        where = " and ".join(dict.fromkeys(idle))
+        where = " and ".join(idle)
         told.append(f"in {where} AdamW is not shown to lose anything by its storage, so there is no gap to recover")
     if not effects.costs:
         told.append("without AdamW at fp32 weights and the same compute, nothing shows what coarser storage costs")
@@ -231,9 +242,10 @@ def _limits(collected: Collected, effects: Effects, claims: dict[str, Any] | Non
 def _unanswered(claims: Sequence[dict[str, Any]]) -> list[str]:
     absent = sum(claim["verdict"] == NOT_RUN for claim in claims)
     unequal = sum(bool(cell["untestable"]) for claim in claims for cell in claim["cells"])
-    why = "have no verdict by the design of the study (rates tuned for one side alone, or short trials)"
+    have = "has" if unequal == 1 else "have"
+    why = f"{have} no verdict by the design of the study (rates tuned for one side alone, or short trials)"
     told = [f"{_many(unequal, 'cell')} of claims {why}"] if unequal else []
-    return told + ([f"{absent} of {len(claims)} claims were not run"] if absent else [])
+    return told + ([f"{absent} of {len(claims)} claims {'was' if absent == 1 else 'were'} not run"] if absent else [])
 
 
 # --- a report about updates alone -----------------------------------------------------------------------------------
@@ -272,12 +284,7 @@ def _is_shown(cell: ClaimCell) -> bool:
 
 
 def _costs(found: Sequence[ClaimCell]) -> list[Cost]:
-    models, budgets = {cell.model for cell in found}, {cell.budget for cell in found}
-    places = [
-        (cell.model if len(models) > 1 else "", f"{cell.budget}x" if len(budgets) > 1 else "", cell.regime)
-        for cell in found
-    ]
-    return [_cost(cell, " ".join(filter(None, place))) for cell, place in zip(found, places, strict=True)]
+    return [_cost(cell, _where(cell, found)) for cell in found]
 
 
 def _cost(cell: ClaimCell, where: str) -> Cost:
