@@ -8,7 +8,8 @@ Threads of OpenMP that have nothing to do sleep (`OMP_WAIT_POLICY`): by default 
 more threads than processors, as with two workers on two, those take the time of the threads that are waited for. The
 number of threads, and so every bit, stays as it is.
 
-Modules of `benchmarks/` are imported by name, as its scripts do.
+Modules of `benchmarks/` are imported by name, as its scripts do, and so are the tiny studies of the unit tests
+(tests/unit/training_runs.py), which the golden tests share.
 
 The longest tests start first. `make test` has two workers: each is given one half of the tests and steals from the end
 of the other's, so each half begins with long tests and ends with short ones, and both workers end together. Long are
@@ -28,7 +29,7 @@ from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+sys.path += [str(Path(__file__).parents[1] / "benchmarks"), str(Path(__file__).parent / "unit")]
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 

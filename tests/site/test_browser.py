@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium"),
 ]
-EXAMPLE = Path(__file__).parents[2] / "results/example/pilot/paper/index.html"
+EXAMPLE = Path(__file__).parents[2] / "results/example/long/paper/index.html"
 DIVERGED = {"model": "tiny", "budget": 1, "regime": "bf16-bf16", "optimizer": "adamw", "seed": 1}
 
 #: one text of each shown row of a table

@@ -16,58 +16,67 @@ from mpadam.analysis.collect import collect
 from mpadam.claims.examine import claims_content
 from mpadam.claims.outcome import costs, how, outcomes
 from mpadam.claims.sentences import BEGIN, END, TOLD, between_markers, read_sentences, sentences
-from mpadam.claims.verdicts import VERDICTS
+from mpadam.claims.verdicts import NOT_BRACKETED, SUPPORTED, VERDICTS
 from mpadam.study.archive import open_study
 from mpadam.study.load import ConfigError
 from mpadam.study.paths import StudyPaths
 
 ROOT = Path(__file__).parents[2]
-PILOT = ROOT / "results/example/pilot"
+EXAMPLE = ROOT / "results/example/long"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_readme_says_what_claims_json_says() -> None:
-    """Made again by: python -m mpadam.claims.sentences results/example/pilot/paper --into README.md"""
-    assert between_markers(README, read_sentences(PILOT / "paper")) == README
+    """Made again by: python -m mpadam.claims.sentences results/example/long/paper --into README.md"""
+    assert between_markers(README, read_sentences(EXAMPLE / "paper")) == README
 
 
-def test_the_readme_counts_the_pilots_runs_and_trials() -> None:
-    records = open_study(StudyPaths(PILOT.name, PILOT.parent)).records
+def test_the_readme_counts_the_examples_runs_and_trials() -> None:
+    records = open_study(StudyPaths(EXAMPLE.name, EXAMPLE.parent)).records
     runs, trials = (len([*(records / part).rglob("summary.json")]) for part in ("runs", "tuning"))
     assert f"{runs} runs and {trials} trials" in " ".join(README.split())
 
 
 @pytest.fixture(scope="module")
-def pilot() -> dict[str, Any]:
-    return json.loads((PILOT / "paper/claims.json").read_text())
+def example() -> dict[str, Any]:
+    return json.loads((EXAMPLE / "paper/claims.json").read_text())
 
 
-def test_every_told_claim_has_its_verdict_and_the_counts_are_of_all(pilot: dict[str, Any]) -> None:
-    text = sentences(pilot)
-    told = [claim for claim in pilot["claims"] if claim["id"] in TOLD]
+def test_every_told_claim_has_its_verdict_and_the_counts_are_of_all(example: dict[str, Any]) -> None:
+    text = sentences(example)
+    told = [claim for claim in example["claims"] if claim["id"] in TOLD]
     assert len(told) == len(TOLD)
     for claim in told:
         (line,) = [line for line in text.splitlines() if line.startswith(_row(claim))]
-        kinds = [outcome.kind for outcome in outcomes(claim, costs(pilot))]
+        kinds = [outcome.kind for outcome in outcomes(claim, costs(example))]
         assert f"| **{how(claim, kinds)}** |" in line
     opening = " ".join(text.partition("|")[0].split())
     counted = re.findall(rf"(\d+) (?:{'|'.join(VERDICTS)})", opening)
-    assert sum(map(int, counted)) == len(pilot["claims"])
+    assert sum(map(int, counted)) == len(example["claims"])
 
 
 def _row(claim: dict[str, Any]) -> str:
     return "| " + claim["title"].replace("|", r"\|") + " |"
 
 
+def test_one_cell_without_a_verdict_is_told_in_the_singular(example: dict[str, Any]) -> None:
+    changed = copy.deepcopy(example)
+    cells = [cell for claim in changed["claims"] for cell in claim["cells"]]
+    for cell in cells:
+        cell["verdict"] = SUPPORTED
+    cells[0].update(verdict=NOT_BRACKETED, edges=["adamw: lr"])
+    assert "1 cell of 1 claim has no verdict because a best rate" in " ".join(sentences(changed).split())
+
+
 @pytest.mark.parametrize("verdict", VERDICTS)
-def test_whatever_the_verdicts_become_there_are_sentences(pilot: dict[str, Any], verdict: str) -> None:
-    changed = copy.deepcopy(pilot)
+def test_whatever_the_verdicts_become_there_are_sentences(example: dict[str, Any], verdict: str) -> None:
+    changed = copy.deepcopy(example)
     for claim in changed["claims"]:
         claim["verdict"] = verdict
         for cell in claim["cells"]:
             cell["verdict"] = verdict
     text = sentences(changed)
-    assert f"{len(pilot['claims'])} {verdict}" in " ".join(text.split())
+    assert f"{len(example['claims'])} {verdict}" in " ".join(text.split())
     assert ("| **" in text) == (verdict != "not run")
 
 

@@ -23,7 +23,7 @@ from mpadam.study.load import load_study
 from mpadam.study.paths import StudyPaths
 
 ROOT = Path(__file__).parents[2]
-PAPER = ROOT / "results/example/pilot/paper"
+PAPER = ROOT / "results/example/long/paper"
 PRICE = 2.5
 
 
@@ -85,16 +85,21 @@ def cells() -> list[dict[str, Any]]:
 
 def percent(mean: float, interval: list[float], sign: int = 1) -> str:
     """sign: 1 for the gain of a difference in ln(perplexity), -1 for the loss."""
-    mean, low, high = (f"{sign * 100 * (1 - math.exp(-sign * x)):+.1f}%" for x in (mean, *interval))
+    mean, low, high = (f"{round(sign * 100 * (1 - math.exp(-sign * x)), 1) + 0.0:+.1f}%" for x in (mean, *interval))
     return f"{mean} ({low} to {high})"
 
 
+STORED = ("bf16", "fp8", "fp8e4m3", "nvfp4")
+REGIMES = tuple(f"{masters}-bf16" for masters in STORED)
+
+
 def test_i21_which_optimizer_has_the_differences_and_verdicts_of_the_example(cells: list[dict[str, Any]]) -> None:
-    rows = list(table("docs/which-optimizer.md", "comparison"))
-    assert len(rows) == 10
-    for comparison, regime, difference, verdict in rows:
-        found = [cell for cell in cells if cell["contrast"] == comparison and cell["regime"] == regime]
-        assert (difference, verdict) in [(percent(c["mean"], c["interval_family"]), c["verdict"]) for c in found]
+    rows = {comparison: told for comparison, *told in table("docs/which-optimizer.md", "difference")}
+    assert len(rows) == 8
+    for comparison, told in rows.items():
+        for regime, entry in zip(REGIMES, told, strict=True):
+            found = [cell for cell in cells if (cell["contrast"], cell["regime"]) == (comparison, regime)]
+            assert entry in [f"{percent(c['mean'], c['interval_family'])}, {c['verdict']}" for c in found], comparison
 
 
 def test_i21_which_optimizer_has_what_low_precision_costs_adamw(cells: list[dict[str, Any]]) -> None:
@@ -103,82 +108,129 @@ def test_i21_which_optimizer_has_what_low_precision_costs_adamw(cells: list[dict
         for cell in cells
         if cell.get("premise") and cell["premise"]["needs"] == "what low precision costs AdamW"
     }
-    for regime, cost, shown in (rows := list(table("docs/which-optimizer.md", "regime"))):
+    rows = list(table("docs/which-optimizer.md", "regime"))
+    assert [regime for regime, *_ in rows] == [*REGIMES]
+    for regime, cost, shown in rows:
         premise = costs[regime]
         assert cost == percent(premise["mean"], premise["interval_95"], -1)
         assert shown == ("yes" if premise["interval_95"][0] > 0 else "no")
-    assert len(rows) == 8
 
 
-def test_i21_which_optimizer_has_the_perplexities_of_the_example() -> None:
-    with (PAPER / "tables/write-backs.csv").open() as file:
-        means = {(line["regime"], line["optimizer"]): line for line in csv.DictReader(file) if line["val_ppl_mean"]}
-    rows = list(table("docs/which-optimizer.md", "weights"))
-    for row in rows[::2]:
-        (regime,) = re.findall(r"\(`?([a-z0-9]+-bf16)", row[0])
-        lines = [means[regime, name] for name in ("adamw", "adamw-sr", "adamw-kahan", "m-plus-adam")]
-        assert row[2:] == [f"{float(line['val_ppl_mean']):.2f} ± {float(line['val_ppl_sd']):.2f}" for line in lines]
-    assert len(rows) == 6
-    text = (ROOT / "docs/which-optimizer.md").read_text(encoding="utf-8")
-    tables = "".join((PAPER / f"tables/{name}.md").read_text() for name in ("table2", "write-backs"))
-    assert [told for told in re.findall(r"\d+\.\d+ ± \d+\.\d+", text) if f"{told} (n=6)" not in tables] == []
-
-
-def test_i21_which_optimizer_has_the_bytes_of_the_memory_table() -> None:
-    names = {"adamw": "adamw[-sr", "kahan": "adamw-kahan", "m": "m-plus-adam[-sr], m-plus-adam-relative[-sr]"}
-    totals = [(line[0], line[1], line[6]) for line in table("docs/memory.md", "format")]
-    for at, form in enumerate(("bf16", "fp8_e5m2", "nvfp4")):
-        row = list(table("docs/which-optimizer.md", "weights"))[2 * at + 1]
-        plain, kahan, m = (
-            next(f"{float(total):.1f}" for kind, optimizers, total in totals if form in kind and name in optimizers)
-            for name in names.values()
-        )
-        assert row[2:] == [plain, plain, kahan, m]
-
-
-def test_i21_how_to_read_a_verdict_reads_one_of_the_example(cells: list[dict[str, Any]]) -> None:
-    (cell,) = (c for c in cells if (c["contrast"], c["regime"]) == ("M+Adam over AdamW + Kahan", "nvfp4-bf16"))
-    told = percent(cell["mean"], cell["interval_family"])
-    assert f"**{cell['contrast']} in `nvfp4-bf16`: {told}, {cell['verdict']}.**" in words("docs/verdicts.md")
-
-
-LONG_ROWS = {
-    "M+Adam gains over AdamW": "m-plus-adam",
-    "AdamW + SR gains": "adamw-sr",
-    "AdamW + Kahan gains": "adamw-kahan",
-    "AdamW + ECO gains": "adamw-eco",
-    "AdamW + ECO + SR gains": "adamw-eco-sr",
-    "M+Adam + SR gains": "m-plus-adam-sr",
-    "M+Adam at AdamW's `lr` gains": "m-plus-adam@adamw_lr",
+#: row of the tables of gains and of perplexities -> optimizer
+TRAINED = {
+    "AdamW": "adamw",
+    "AdamW at (0.9, 0.95)": "adamw@betas0",
+    "AdamW + SR": "adamw-sr",
+    "AdamW + Kahan": "adamw-kahan",
+    "AdamW + ECO": "adamw-eco",
+    "AdamW + ECO + SR": "adamw-eco-sr",
+    "M+Adam": "m-plus-adam",
+    "M+Adam, relative form": "m-plus-adam-relative",
+    "M+Adam + SR": "m-plus-adam-sr",
+    "M+Adam at the `lr` of AdamW": "m-plus-adam@adamw_lr",
+    "the additive twin": "additive-twin",
 }
 
 
-def test_i20_the_readme_has_what_the_finished_runs_of_the_long_study_say() -> None:
-    """By SciPy from the archived runs: differences of paired seeds in ln(perplexity), with 95% t-intervals."""
-    runs = open_study(StudyPaths("long", ROOT / "results/example")).records / "runs/400k/1x"
-    regimes = ("bf16", "fp8", "fp8e4m3", "nvfp4")
+def test_i21_which_optimizer_has_the_perplexities_of_the_example() -> None:
+    values: dict[tuple[str, str], list[float]] = {}
+    with (PAPER / "tables/runs.csv").open() as file:
+        for line in csv.DictReader(file):
+            if line["model"] == "400k":
+                values.setdefault((line["regime"], line["optimizer"]), []).append(float(line["val_ppl"]))
+    told = {key: f"{statistics.mean(of):.2f} ± {statistics.stdev(of):.2f}" for key, of in values.items()}
+    assert {len(of) for of in values.values()} == {6}
+    rows = {name: entries for name, _, *entries in table("docs/which-optimizer.md", "optimizer")}
+    assert rows == {name: [told[regime, optimizer] for regime in REGIMES] for name, optimizer in TRAINED.items()}
+    text = (ROOT / "docs/which-optimizer.md").read_text(encoding="utf-8")
+    assert f"AdamW has {told['fp32-bf16', 'adamw']} and takes 12 bytes" in " ".join(text.split())
+    assert set(re.findall(r"\d+\.\d+ ± \d+\.\d+", text)) <= {*told.values()}
 
-    def losses(masters: str, optimizer: str) -> list[float]:
-        files = [runs / f"{masters}-bf16" / optimizer / f"seed{seed}/summary.json" for seed in range(6)]
-        return [json.loads(file.read_text())["val_loss"] for file in files if file.exists()]
 
-    def difference(a: list[float], b: list[float], sign: int) -> str:
-        if len(a) < 6 or len(b) < 6:
-            return "not run yet"
-        each = [x - y for x, y in zip(a, b, strict=True)]
+def test_i21_which_optimizer_has_the_bytes_of_the_memory_table() -> None:
+    totals: dict[tuple[str, str], str] = {}
+    for formats, names, *_, total, _ in table("docs/memory.md", "format"):
+        for name in names.split(", "):
+            stem, _, suffixes = name.rstrip("]").partition("[")
+            for suffix in ("", *suffixes.split("/")):
+                totals |= {(form, stem + suffix): f"{float(total):.1f}" for form in formats.split(", ")}
+    for name, told, *_ in table("docs/which-optimizer.md", "optimizer"):
+        optimizer = TRAINED[name].partition("@")[0]
+        assert told == ", ".join(totals[form, optimizer] for form in ("bf16", "fp8_e5m2", "nvfp4")), name
+
+
+def test_i21_how_to_read_a_verdict_reads_one_of_the_example(cells: list[dict[str, Any]]) -> None:
+    (cell,) = (c for c in cells if (c["contrast"], c["regime"]) == ("M+Adam over AdamW + Kahan", "fp8-bf16"))
+    told = percent(cell["mean"], cell["interval_family"])
+    assert f"**{cell['contrast']} in `fp8-bf16`: {told}, {cell['verdict']}.**" in words("docs/verdicts.md")
+
+
+class LongRuns:
+    """Of the example's archive, by SciPy: differences of paired seeds in ln(perplexity), with 95% t-intervals."""
+
+    def __init__(self) -> None:
+        self.records = open_study(StudyPaths("long", ROOT / "results/example")).records
+
+    def losses(self, masters: str, optimizer: str = "adamw", model: str = "400k") -> dict[int, float]:
+        folder = self.records / f"runs/{model}/1x/{masters}-bf16/{optimizer}"
+        found = {int(file.parent.name[4:]): json.loads(file.read_text()) for file in folder.glob("seed*/summary.json")}
+        assert len(found) == (6 if model == "400k" else 3), folder
+        return {seed: summary["val_loss"] for seed, summary in found.items()}
+
+    def difference(self, a: dict[int, float], b: dict[int, float], sign: int) -> str:
+        each = [a[seed] - b[seed] for seed in sorted(a)]
         interval = stats.t.interval(0.95, len(each) - 1, loc=statistics.mean(each), scale=stats.sem(each))
         return percent(statistics.mean(each), list(interval), sign)
 
-    adamw = {masters: losses(masters, "adamw") for masters in (*regimes, "fp32")}
+    def costs(self, model: str) -> list[str]:
+        reference = self.losses("fp32", model=model)
+        return [self.difference(self.losses(masters, model=model), reference, -1) for masters in STORED]
+
+    def gains(self, optimizer: str) -> list[str]:
+        """Over AdamW."""
+        return [self.gain(masters, optimizer) for masters in STORED]
+
+    def gain(self, masters: str, optimizer: str) -> str:
+        return self.difference(self.losses(masters), self.losses(masters, optimizer), 1)
+
+    def rate(self, masters: str, model: str = "400k") -> float:
+        file = self.records / f"tuning/{model}/{masters}-bf16/adamw/selected.yaml"
+        return yaml.safe_load(file.read_text())["values"]["lr"]
+
+
+def test_i20_the_readme_has_the_gains_that_the_runs_of_the_long_study_give() -> None:
+    runs = LongRuns()
     rows = {label: cells for label, *cells in table("README.md", "weights stored in")}
-    told = rows.pop("AdamW loses, against fp32 weights")
-    assert told == [difference(adamw[masters], adamw["fp32"], -1) for masters in regimes]
-    assert rows.keys() == LONG_ROWS.keys()
-    for label, optimizer in LONG_ROWS.items():
-        gains = [difference(adamw[masters], losses(masters, optimizer), 1) for masters in regimes]
-        assert rows[label] == gains, label
-    fp32 = difference(adamw["fp32"], losses("fp32", "m-plus-adam"), 1)
-    assert f"With fp32 weights M+Adam gains {fp32} over AdamW." in words("README.md")
+    assert rows.pop("AdamW loses, against fp32 weights") == runs.costs("400k")
+    assert rows == {f"gain of {name}": runs.gains(optimizer) for name, optimizer in list(TRAINED.items())[1:]}
+    assert f"With fp32 weights M+Adam gains {runs.gain('fp32', 'm-plus-adam')} over AdamW." in words("README.md")
+
+
+def test_i20_the_readme_has_what_adamw_loses_by_length_and_the_rates_that_it_takes() -> None:
+    runs = LongRuns()
+    models = {"500": "400k-500", "1,000": "400k-1000", "2,000": "400k", "4,000": "400k-4000"}
+    rows = {label: cells for label, *cells in table("README.md", "updates")}
+    assert rows == {label: runs.costs(model) for label, model in models.items()}
+    fp32 = [runs.rate("fp32", model) for model in models.values()]
+    assert fp32 == sorted(fp32, reverse=True)
+    low = sorted(runs.rate(masters, "400k-4000") for masters in STORED)
+    told = f"with fp32 weights falls from {fp32[0]:g} at 500 updates to {fp32[-1]:g} at 4,000, "
+    assert f"{told}where the formats below take {low[0]:g} to {low[-1]:g}" in words("README.md")
+
+
+def test_i20_which_optimizer_has_the_rates_of_adamw_and_the_search_that_is_not_bracketed() -> None:
+    runs, text = LongRuns(), words("docs/which-optimizer.md")
+    (low,) = {runs.rate(masters) for masters in STORED}
+    assert f"a rate of {runs.rate('fp32'):g} with float32 weights and of {low:g} in the other four regimes" in text
+    searches = {
+        file.parent: yaml.safe_load(file.read_text()) for file in runs.records.glob("tuning/*/*/*/selected.yaml")
+    }
+    (open_ended,) = (folder for folder, search in searches.items() if not all(search["bracketed"].values()))
+    assert (open_ended.name, open_ended.parent.name) == ("m-plus-adam-sr", "nvfp4-bf16")
+    assert (
+        f"Of {len(searches)} searches, one ended without a worse neighbour: that of M+Adam + SR in `nvfp4-bf16`."
+        in text
+    )
 
 
 # --- citation --------------------------------------------------------------------------------------------------------

@@ -30,8 +30,8 @@ STAND_INS = {
     r"\s+#.*$": "",
     r"\.venv/bin/": "",
     r"results/(?:smoke|paper)/runs/\w+/1x/bf16-bf16": RUN,
-    r"results/(?:smoke|paper|pilot)\b": "results/toy",
-    r"results/example/pilot\b": "results/example/toy",
+    r"results/(?:smoke|paper|long)\b": "results/toy",
+    r"results/example/long\b": "results/example/toy",
     r"\bmpadam (status|plan) (?:smoke|one-\w+)": r"mpadam \1 --config config.yaml",
     r" +--price-per-gpu-hour \S+": "",  # the toy trains on a CPU
     r" +--config studies/[\w-]+\.yaml": "",

@@ -1,7 +1,7 @@
 """`mpadam keep`: keep what is needed to check a study's results, its runs and trials in one archive; no weights, no
 tokens.
 
-    mpadam keep results/pilot results/example/pilot
+    mpadam keep results/long results/example/long
 """
 
 from pathlib import Path
